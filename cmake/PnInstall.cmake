@@ -1,0 +1,24 @@
+# `cmake --install`: headers with their FORMAT.md, the tool, and a CMake package `pn`.
+include(CMakePackageConfigHelpers)
+
+set(pn_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/pn)
+
+install(TARGETS pn_core EXPORT pn-core)
+install(EXPORT pn-core NAMESPACE pn:: FILE pn-core.cmake DESTINATION ${pn_cmake_dir})
+install(DIRECTORY include/pn include/p12 DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.hpp" PATTERN "FORMAT.md")
+install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(PN_BUILD_TOOL)
+  install(TARGETS pnpack RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+configure_package_config_file(cmake/pn-config.cmake.in ${PROJECT_BINARY_DIR}/pn-config.cmake
+  INSTALL_DESTINATION ${pn_cmake_dir})
+# Before 1.0 a minor version may break, so only the same minor version matches.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/pn-config-version.cmake
+  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES ${PROJECT_BINARY_DIR}/pn-config.cmake ${PROJECT_BINARY_DIR}/pn-config-version.cmake
+  DESTINATION ${pn_cmake_dir})
+
+# The same package from the build tree, for those who point pn_DIR at it.
+export(EXPORT pn-core NAMESPACE pn:: FILE ${PROJECT_BINARY_DIR}/pn-core.cmake)
