@@ -1,0 +1,77 @@
+#include "tensor.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <p12/block392.hpp>
+#include <pn/block34.hpp>
+
+namespace pn::io::types {
+namespace {
+
+struct Row {
+  std::uint32_t id;
+  const char* name;
+  std::uint32_t block;
+  std::uint32_t bytes;
+};
+
+// ggml's types: id, weights per block, bytes per block (facts of ggml.h and ggml-common.h, checked against the
+// `gguf` Python package 0.19).
+constexpr std::array<Row, 34> ggml_types{{
+    {0, "F32", 1, 4},          {1, "F16", 1, 2},        {2, "Q4_0", 32, 18},      {3, "Q4_1", 32, 20},
+    {6, "Q5_0", 32, 22},       {7, "Q5_1", 32, 24},     {8, "Q8_0", 32, 34},      {9, "Q8_1", 32, 36},
+    {10, "Q2_K", 256, 84},     {11, "Q3_K", 256, 110},  {12, "Q4_K", 256, 144},   {13, "Q5_K", 256, 176},
+    {14, "Q6_K", 256, 210},    {15, "Q8_K", 256, 292},  {16, "IQ2_XXS", 256, 66}, {17, "IQ2_XS", 256, 74},
+    {18, "IQ3_XXS", 256, 98},  {19, "IQ1_S", 256, 50},  {20, "IQ4_NL", 32, 18},   {21, "IQ3_S", 256, 110},
+    {22, "IQ2_S", 256, 82},    {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},        {25, "I16", 1, 2},
+    {26, "I32", 1, 4},         {27, "I64", 1, 8},       {28, "F64", 1, 8},        {29, "IQ1_M", 256, 56},
+    {30, "BF16", 1, 2},        {34, "TQ1_0", 256, 54},  {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},
+    {40, "NVFP4", 64, 36},     {41, "Q1_0", 128, 18},
+}};
+constexpr std::uint32_t last_ggml_id = 41;
+
+TensorType make(const Row& row) { return {row.id, row.name, row.block, row.bytes}; }
+
+template <class T>
+TensorType make_pn() {
+  return {T::ggml_type, T::name, static_cast<std::uint32_t>(T::block_size), sizeof(Block34)};
+}
+
+}  // namespace
+
+const TensorType& f32() {
+  static const TensorType type = from_ggml_id(0);
+  return type;
+}
+const TensorType& f16() {
+  static const TensorType type = from_ggml_id(1);
+  return type;
+}
+const TensorType& bf16() {
+  static const TensorType type = from_ggml_id(30);
+  return type;
+}
+const TensorType& pn3t() {
+  static const TensorType type = make_pn<pn::pn3t>();
+  return type;
+}
+const TensorType& pn4t() {
+  static const TensorType type = make_pn<pn::pn4t>();
+  return type;
+}
+TensorType p12(std::uint32_t id) {
+  return {id, "BF16_P12", static_cast<std::uint32_t>(::p12::block_size), sizeof(::p12::Block392)};
+}
+
+TensorType from_ggml_id(std::uint32_t id) {
+  const auto row = std::find_if(ggml_types.begin(), ggml_types.end(), [&](const Row& r) { return r.id == id; });
+  if (row != ggml_types.end()) return make(*row);
+  if (id == pn3t().id) return pn3t();
+  if (id == pn4t().id) return pn4t();
+  return {id, "unknown(" + std::to_string(id) + ")", 1, 0};
+}
+
+bool is_taken_id(std::uint32_t id) { return id <= last_ggml_id || id == pn3t().id || id == pn4t().id; }
+
+}  // namespace pn::io::types

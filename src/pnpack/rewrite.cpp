@@ -1,0 +1,128 @@
+#include "rewrite.hpp"
+
+#include <algorithm>
+
+namespace pnpack {
+
+using pn::io::align_up;
+using pn::io::Tensor;
+
+std::uint64_t Model::tensor_bytes() const {
+  std::uint64_t total = 0;
+  for (const Tensor& tensor : gguf.tensors) total += tensor.bytes;
+  return total;
+}
+
+Rewrite::Rewrite(const Options& options, const Engine& engine, const Model& model) : engine_(engine), model_(model) {
+  if (!options.second.empty())
+    target_.emplace(options.second, options.force, std::vector<pn::io::FileIdentity>{model.file.identity()});
+  if (!options.dry_run) out_ = std::make_unique<pn::io::OutputFile>(*target_);
+}
+
+void Rewrite::begin(std::vector<pn::io::GgufKey> kept,
+                    std::vector<std::pair<std::string, pn::io::GgufHeader::Value>> added) {
+  header_.version = model_.gguf.version;
+  header_.alignment = model_.gguf.alignment;
+  header_.kept = std::move(kept);
+  header_.added = std::move(added);
+  // A header of the final size: types and offsets are filled in at the end, when they are known.
+  header_.tensors = model_.gguf.tensors;
+  const std::vector<std::uint8_t> bytes = header_.serialize(model_.file);
+  header_.tensors.clear();
+  header_bytes_ = bytes.size();
+  append(bytes.data(), bytes.size());
+}
+
+const Tensor& Rewrite::start_tensor() {
+  const Tensor& tensor = model_.gguf.tensors[header_.tensors.size()];
+  // A tensor without elements has no bytes, so nothing needs padding on its account.
+  if (tensor.elements != 0) append_zeros(align_up(position_, header_.alignment) - position_);
+  header_.tensors.push_back(tensor);
+  return tensor;
+}
+
+Outcome Rewrite::convert(const Conversion& conversion, Keep keep) {
+  const Tensor& tensor = start_tensor();
+  const std::uint64_t start = position_;
+  const Outcome outcome = stream(engine_, model_.file, tensor, conversion,
+                                 [&](const std::uint8_t* bytes, std::size_t length, const Outcome& so_far) {
+                                   if (keep == nullptr || keep(so_far)) append(bytes, length);
+                                 });
+  if (outcome.status != pn::Status::ok) return outcome;
+  if (keep != nullptr && !keep(outcome)) {
+    truncate(start);
+    header_.tensors.pop_back();
+    copy();
+    return outcome;
+  }
+  header_.tensors.back().type = conversion.to();
+  header_.tensors.back().bytes = position_ - start;
+  return outcome;
+}
+
+void Rewrite::copy() {
+  const Tensor& tensor = start_tensor();
+  stream_bytes(engine_, model_.file, tensor.offset, tensor.bytes,
+               [&](const std::uint8_t* bytes, std::size_t length) { append(bytes, length); });
+}
+
+void Rewrite::copy_as(const pn::io::TensorType& type) {
+  copy();
+  header_.tensors.back().type = type;
+}
+
+void Rewrite::end() {
+  const pn::io::Gguf& gguf = model_.gguf;
+  data_ends_aligned_ = position_ % header_.alignment == 0;
+  if (gguf.padded) append_zeros(align_up(position_, header_.alignment) - position_);
+  stream_bytes(engine_, model_.file, gguf.tail_start, model_.file.size() - gguf.tail_start,
+               [&](const std::uint8_t* bytes, std::size_t length) { append(bytes, length); });
+  const std::vector<std::uint8_t> bytes = header_.serialize(model_.file);
+  if (out_) out_->overwrite(0, bytes.data(), bytes.size());
+}
+
+void Rewrite::copy_file() {
+  truncate(0);
+  stream_bytes(engine_, model_.file, 0, model_.file.size(),
+               [&](const std::uint8_t* bytes, std::size_t length) { append(bytes, length); });
+}
+
+void Rewrite::commit() {
+  if (out_) out_->commit();
+}
+
+void Rewrite::append(const void* bytes, std::size_t length) {
+  if (out_) out_->append(bytes, length);
+  position_ += length;
+}
+
+void Rewrite::append_zeros(std::uint64_t length) {
+  if (out_) out_->append_zeros(length);
+  position_ += length;
+}
+
+void Rewrite::truncate(std::uint64_t size) {
+  if (out_) out_->truncate(size);
+  position_ = size;
+}
+
+bool has_standard_layout(const Model& model) {
+  const pn::io::Gguf& gguf = model.gguf;
+  std::vector<std::uint8_t> scratch;
+  const auto zeros = [&](std::uint64_t from, std::uint64_t to) {
+    const std::uint8_t* bytes = model.file.read(from, static_cast<std::size_t>(to - from), scratch);
+    return std::all_of(bytes, bytes + (to - from), [](std::uint8_t b) { return b == 0; });
+  };
+  if (!zeros(gguf.header_end, std::min(gguf.data_start, model.file.size()))) return false;
+  std::uint64_t expected = gguf.data_start;
+  std::uint64_t previous_end = gguf.data_start;
+  for (const Tensor& tensor : gguf.tensors) {
+    if (tensor.offset != expected) return false;
+    if (tensor.elements != 0 && !zeros(previous_end, tensor.offset)) return false;
+    if (tensor.elements != 0) previous_end = tensor.offset + tensor.bytes;
+    expected = align_up(expected + tensor.bytes, gguf.alignment);
+  }
+  return zeros(gguf.data_end, gguf.tail_start);
+}
+
+}  // namespace pnpack

@@ -1,0 +1,78 @@
+// Writes a GGUF file that is another one with some tensors converted and some keys added or removed.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "io/gguf.hpp"
+#include "io/output_file.hpp"
+#include "options.hpp"
+#include "report.hpp"
+#include "stream.hpp"
+
+namespace pnpack {
+
+// An opened model: the file and what its header says.
+struct Model {
+  explicit Model(const std::string& path) : file(path), gguf(pn::io::read_gguf(file)) {}
+
+  std::uint64_t tensor_bytes() const;
+
+  pn::io::InputFile file;
+  pn::io::Gguf gguf;
+};
+
+// The output of a verb: a file that appears when finish() has been called, or nothing for --dry-run.
+class Rewrite {
+ public:
+  // Checks OUT before anything is read at length.
+  Rewrite(const Options& options, const Engine& engine, const Model& model);
+
+  // Starts with a header of these keys; tensors follow in the order of the model, by convert() or copy().
+  void begin(std::vector<pn::io::GgufKey> kept, std::vector<std::pair<std::string, pn::io::GgufHeader::Value>> added);
+
+  // Appends the next tensor converted. A failure is returned, for the caller to report. `keep` is asked whether the
+  // output so far is worth keeping; once it says no, the tensor is copied as it is instead.
+  using Keep = bool (*)(const Outcome& so_far);
+  Outcome convert(const Conversion& conversion, Keep keep = nullptr);
+  // Appends the next tensor as it is.
+  void copy();
+  // Appends the next tensor, which has no elements, under another type.
+  void copy_as(const pn::io::TensorType& type);
+
+  // After the last tensor: the final padding as the input has it, the bytes after it, and the finished header.
+  void end();
+  // Instead of all that: OUT becomes a byte copy of the input.
+  void copy_file();
+  // Puts the file under its name.
+  void commit();
+
+  // The size of the output, and whether its last tensor ends on a multiple of the alignment.
+  std::uint64_t size() const { return position_; }
+  bool data_ends_aligned() const { return data_ends_aligned_; }
+
+ private:
+  void append(const void* bytes, std::size_t length);
+  void append_zeros(std::uint64_t length);
+  void truncate(std::uint64_t size);
+  const pn::io::Tensor& start_tensor();
+
+  const Engine& engine_;
+  const Model& model_;
+  std::optional<pn::io::OutputTarget> target_;
+  std::unique_ptr<pn::io::OutputFile> out_;
+  pn::io::GgufHeader header_;
+  std::uint64_t header_bytes_ = 0;
+  std::uint64_t position_ = 0;  // also counted in a dry run
+  bool data_ends_aligned_ = true;
+};
+
+// The error for a failure of the PN quantizer.
+pn::io::Error quantize_error(const Model& model, const pn::io::Tensor& tensor, const Outcome& outcome);
+
+// True when unpacking what pack writes would give the input's bytes back: data in file order without gaps, zeros in
+// all padding, and (see FORMAT.md on final padding) an end that the packed file, whose last tensor ends aligned or
+// not, still shows.
+bool has_standard_layout(const Model& model);
+
+}  // namespace pnpack
