@@ -70,7 +70,7 @@ PN_HOST_DEVICE PN_NOINLINE inline Status quantize_q8_0_in_default_environment(co
     const float id = d != 0 ? 1.0f / d : 0.0f;
     store_le16(out[b].d, float_to_half(d));
     for (std::size_t e = 0; e < q8_0_block_size; ++e) {
-      const float scaled = xb[e] * id;
+      const float scaled = unfused_product(xb[e], id);
       int q = static_cast<int>(scaled);
       const float rest = scaled - static_cast<float>(q);  // exact
       if (rest >= 0.5f) ++q;  // halves away from zero

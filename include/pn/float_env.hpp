@@ -26,13 +26,15 @@
 
 namespace pn::detail {
 
-// The product a * b, rounded on its own: an addition that follows can never be fused with it, whatever
-// -ffp-contract says.
-PN_HOST_DEVICE inline double unfused_product(double a, double b) noexcept {
+// The product a * b in F, float or double, rounded on its own: an addition that follows can never be fused with it,
+// whatever -ffp-contract says (g++ fuses by default on AArch64).
+template <class F>
+PN_HOST_DEVICE inline F unfused_product(F a, F b) noexcept {
 #if defined(__CUDA_ARCH__)
-  return __dmul_rn(a, b);
+  if constexpr (sizeof(F) == sizeof(double)) return __dmul_rn(a, b);
+  else return __fmul_rn(a, b);
 #else
-  double product = a * b;
+  F product = a * b;
 #if defined(__GNUC__) && defined(__SSE2__)
   __asm__("" : "+x"(product));
 #elif defined(__GNUC__) && defined(__aarch64__)
@@ -40,7 +42,7 @@ PN_HOST_DEVICE inline double unfused_product(double a, double b) noexcept {
 #elif defined(__GNUC__)
   __asm__("" : "+m"(product));
 #else
-  volatile double kept = product;
+  volatile F kept = product;
   product = kept;
 #endif
   return product;
