@@ -48,10 +48,10 @@ PN_HOST_DEVICE constexpr BlockScan scan_block(const std::uint16_t* weights) noex
 
 // Tally over blocks. Start from {} and add as many rows as you like; `worst_block` counts blocks in the order added.
 struct RowScan {
-  std::uint64_t blocks = 0;        // blocks seen
-  std::uint64_t by_listed[4] = {}; // blocks that list 0, 1, 2, 3 weights; the rest does not fit
-  std::uint64_t worst_block = 0;   // index of the first block with the most listed weights
-  int worst_listed = 0;            // how many it lists
+  std::uint64_t blocks = 0;         // blocks seen
+  std::uint64_t by_listed[4] = {};  // blocks that list 0, 1, 2, 3 weights; the rest does not fit
+  std::uint64_t worst_block = 0;    // index of the first block with the most listed weights
+  int worst_listed = 0;             // how many it lists
 
   PN_HOST_DEVICE constexpr std::uint64_t blocks_that_do_not_fit() const noexcept {
     return blocks - by_listed[0] - by_listed[1] - by_listed[2] - by_listed[3];

@@ -73,7 +73,7 @@ PN_HOST_DEVICE PN_NOINLINE inline Status quantize_q8_0_in_default_environment(co
       const float scaled = unfused_product(xb[e], id);
       int q = static_cast<int>(scaled);
       const float rest = scaled - static_cast<float>(q);  // exact
-      if (rest >= 0.5f) ++q;  // halves away from zero
+      if (rest >= 0.5f) ++q;                              // halves away from zero
       if (rest <= -0.5f) --q;
       out[b].qs[e] = static_cast<std::int8_t>(q);
     }

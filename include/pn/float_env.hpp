@@ -3,14 +3,12 @@
 #ifndef PN_FLOAT_ENV_HPP
 #define PN_FLOAT_ENV_HPP
 
-#include <pn/config.hpp>
-
 #include <cfloat>
+#include <pn/config.hpp>
 
 // Flags under which a compiler may reorder or replace the arithmetic that the format fixes. Only translation units
 // that include these headers are concerned: compile them without the flag.
-#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
-    (defined(_M_FP_FAST))
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || (defined(_M_FP_FAST))
 #error "pn: -ffast-math (or a part of it) would change the bytes of quantized weights; compile without it"
 #endif
 #if !defined(__CUDA_ARCH__) && (FLT_EVAL_METHOD != 0)
@@ -31,8 +29,10 @@ namespace pn::detail {
 template <class F>
 PN_HOST_DEVICE inline F unfused_product(F a, F b) noexcept {
 #if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(F) == sizeof(double)) return __dmul_rn(a, b);
-  else return __fmul_rn(a, b);
+  if constexpr (sizeof(F) == sizeof(double))
+    return __dmul_rn(a, b);
+  else
+    return __fmul_rn(a, b);
 #else
   F product = a * b;
 #if defined(__GNUC__) && defined(__SSE2__)

@@ -75,7 +75,7 @@ PN_HOST_DEVICE inline void search_block(const float* weights, const double* impo
     lowest = w < lowest ? w : lowest;
     if (importance != nullptr && importance[e] > 0) weighted = true;
   }
-  if (!weighted) importance = nullptr;  // no column matters: searched as the reference does
+  if (!weighted) importance = nullptr;                            // no column matters: searched as the reference does
   const double sigma = magnitude(lowest) > highest ? 1.0 : -1.0;  // the largest magnitude gets code 0
   const double amax = magnitude(lowest) > magnitude(highest) ? magnitude(lowest) : magnitude(highest);
 
@@ -108,8 +108,10 @@ PN_HOST_DEVICE inline Status inspect_row(const float* weights, const double* imp
     double amax = 0;
     for (std::size_t e = start; e < start + T::block_size; ++e) {
       Status status = Status::ok;
-      if (!is_finite(weights[e])) status = Status::not_finite;
-      else if (importance != nullptr && !is_importance(importance[e])) status = Status::bad_importance;
+      if (!is_finite(weights[e]))
+        status = Status::not_finite;
+      else if (importance != nullptr && !is_importance(importance[e]))
+        status = Status::bad_importance;
       if (status != Status::ok) {
         if (bad != nullptr) *bad = e;
         return status;

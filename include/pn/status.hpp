@@ -24,13 +24,13 @@ enum class Status : std::uint8_t {
   too_many_listed = 32,  // every base leaves more than 3 weights outside its 16 exponents
 
   // A BF16_P12 block that is not the canonical packed form of any weights.
-  base_out_of_range = 48,         // base > 240
-  listed_count_out_of_range = 49, // n > 3
-  positions_not_ascending = 50,   // listed places are not strictly ascending
-  unused_slot_not_zero = 51,      // a place or an exponent beyond n is not 0
-  listed_code_not_zero = 52,      // the code of a listed weight is not 0
-  listed_exponent_in_range = 53,  // a listed exponent lies in [base, base + 15]
-  base_not_canonical = 54,        // another base lists fewer weights, or as many with a larger base
+  base_out_of_range = 48,          // base > 240
+  listed_count_out_of_range = 49,  // n > 3
+  positions_not_ascending = 50,    // listed places are not strictly ascending
+  unused_slot_not_zero = 51,       // a place or an exponent beyond n is not 0
+  listed_code_not_zero = 52,       // the code of a listed weight is not 0
+  listed_exponent_in_range = 53,   // a listed exponent lies in [base, base + 15]
+  base_not_canonical = 54,         // another base lists fewer weights, or as many with a larger base
 };
 
 // One sentence in English without a final stop; never null.

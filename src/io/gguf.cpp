@@ -47,8 +47,8 @@ std::uint64_t fixed_size(std::uint32_t type) {
 
 constexpr int max_array_depth = 16;
 constexpr std::uint32_t max_dimensions = 4;
-constexpr std::uint64_t smallest_key = 8 + 4 + 1;          // name length, type, a u8
-constexpr std::uint64_t smallest_tensor = 8 + 4 + 4 + 8;   // name length, dimensions, type, offset
+constexpr std::uint64_t smallest_key = 8 + 4 + 1;         // name length, type, a u8
+constexpr std::uint64_t smallest_tensor = 8 + 4 + 4 + 8;  // name length, dimensions, type, offset
 
 // A position in the file that only moves forward and never beyond the end.
 class Cursor {
@@ -146,7 +146,8 @@ void skip_array(Cursor& cursor, int depth) {
   if (size != 0) {
     cursor.skip(count * size);
   } else {
-    for (std::uint64_t i = 0; i < count; ++i) type == value_string ? skip_string(cursor) : skip_array(cursor, depth + 1);
+    for (std::uint64_t i = 0; i < count; ++i)
+      type == value_string ? skip_string(cursor) : skip_array(cursor, depth + 1);
   }
 }
 
@@ -263,7 +264,8 @@ Tensor read_tensor(Cursor& cursor, const Gguf& gguf) {
   tensor.offset = cursor.u64();
   if (tensor.offset % gguf.alignment != 0)
     cursor.fail("its data begins at " + std::to_string(tensor.offset) + ", not a multiple of the alignment " +
-                    std::to_string(gguf.alignment), offset_at);
+                    std::to_string(gguf.alignment),
+                offset_at);
 
   tensor.elements = 1;
   const bool empty = std::find(tensor.shape.begin(), tensor.shape.end(), 0u) != tensor.shape.end();
@@ -276,7 +278,8 @@ Tensor read_tensor(Cursor& cursor, const Gguf& gguf) {
   if (tensor.elements != 0 && tensor.type.known()) {
     if (tensor.row_length() % tensor.type.block != 0)
       cursor.fail("its rows of " + std::to_string(tensor.row_length()) + " elements are not whole blocks of " +
-                      std::to_string(tensor.type.block) + " (" + tensor.type.name + ")", at);
+                      std::to_string(tensor.type.block) + " (" + tensor.type.name + ")",
+                  at);
     const std::uint64_t blocks = tensor.elements / tensor.type.block;
     if (blocks > std::numeric_limits<std::uint64_t>::max() / tensor.type.block_bytes)
       cursor.fail("its data is larger than 2^64 bytes", at);
@@ -310,7 +313,8 @@ void place_tensors(const InputFile& file, Gguf& gguf) {
       fail_tensor(file, tensor,
                   "its " + (tensor.type.known() ? std::to_string(needed) + " bytes" : std::string("data")) +
                       " at data offset " + std::to_string(tensor.offset) + " go beyond the end of the file (" +
-                      std::to_string(available) + " bytes of data)", gguf.data_start);
+                      std::to_string(available) + " bytes of data)",
+                  gguf.data_start);
     if (!tensor.type.known())
       tensor.bytes = (last ? available : std::min(available, by_offset[i + 1]->offset)) - tensor.offset;
     if (!last && (tensor.bytes == 0 || tensor.bytes > by_offset[i + 1]->offset - tensor.offset))
@@ -383,8 +387,7 @@ Gguf read_gguf(const InputFile& file) {
     cursor.subject("tensor " + std::to_string(i + 1) + " of " + std::to_string(tensor_count));
     const std::uint64_t at = cursor.position();
     gguf.tensors.push_back(read_tensor(cursor, gguf));
-    if (!names.insert(gguf.tensors.back().name).second)
-      fail_tensor(file, gguf.tensors.back(), "appears twice", at);
+    if (!names.insert(gguf.tensors.back().name).second) fail_tensor(file, gguf.tensors.back(), "appears twice", at);
   }
   gguf.header_end = cursor.position();
   gguf.data_start = align_up(gguf.header_end, gguf.alignment);

@@ -16,11 +16,11 @@ namespace pn::io {
 // One key with its value, which stays in the file: the entry's bytes are copied as they are.
 struct GgufKey {
   std::string name;
-  std::uint32_t type = 0;     // GGUF value type
-  std::uint64_t offset = 0;   // of the entry (the length of its name), in the file
-  std::uint64_t bytes = 0;    // of the entry
-  std::uint64_t number = 0;   // the value, for the integer types
-  std::string text;           // the value, for keys of ours that are strings
+  std::uint32_t type = 0;    // GGUF value type
+  std::uint64_t offset = 0;  // of the entry (the length of its name), in the file
+  std::uint64_t bytes = 0;   // of the entry
+  std::uint64_t number = 0;  // the value, for the integer types
+  std::string text;          // the value, for keys of ours that are strings
 };
 
 struct Gguf {

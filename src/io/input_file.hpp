@@ -12,9 +12,7 @@ namespace pn::io {
 struct FileIdentity {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
-  bool operator==(const FileIdentity& other) const noexcept {
-    return device == other.device && inode == other.inode;
-  }
+  bool operator==(const FileIdentity& other) const noexcept { return device == other.device && inode == other.inode; }
 };
 
 class InputFile {

@@ -48,7 +48,8 @@ void clear_pending() { pending_armed = false; }
 extern "C" void on_signal(int signal) {
   if (pending_armed.exchange(false)) ::unlink(pending_path.data());
   if (signal == SIGBUS) {
-    static constexpr char text[] = "pnpack: a mapped input file became shorter, or its disk failed, while it was read\n";
+    static constexpr char text[] =
+        "pnpack: a mapped input file became shorter, or its disk failed, while it was read\n";
     const ssize_t ignored = ::write(STDERR_FILENO, text, sizeof text - 1);
     static_cast<void>(ignored);
     ::_exit(3);

@@ -3,11 +3,10 @@
 #include <array>
 #include <cstring>
 #include <numeric>
-#include <stdexcept>
-#include <vector>
-
 #include <p12/p12.hpp>
 #include <pn/pn.hpp>
+#include <stdexcept>
+#include <vector>
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "pnpack reads model files in place and needs a little-endian machine; the core headers do not"
@@ -30,9 +29,7 @@ Block load_block(const std::uint8_t* bytes) {
   return block;
 }
 
-void add_to_scan(const p12::Block392& block, p12::RowScan& scan) {
-  p12::add_block({block.base, block.listed}, scan);
-}
+void add_to_scan(const p12::Block392& block, p12::RowScan& scan) { p12::add_block({block.base, block.listed}, scan); }
 
 class P12Packer final : public Conversion {
  public:

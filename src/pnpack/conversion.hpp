@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-
 #include <p12/scan.hpp>
 #include <pn/status.hpp>
 

@@ -7,11 +7,10 @@
 #include <exception>
 #include <functional>
 #include <new>
+#include <pn/version.hpp>
 #include <string>
 #include <thread>
 #include <vector>
-
-#include <pn/version.hpp>
 
 #include "io/error.hpp"
 #include "io/output_file.hpp"
@@ -171,7 +170,8 @@ int run_command_line(int argc, char** argv) {
   } catch (const Error& error) {
     return fail(options.json, exit_status(error.fault()), error);
   } catch (const std::bad_alloc&) {
-    return fail(options.json, exit_output, Error(Fault::output, options.input, "not enough memory; nothing was written"));
+    return fail(options.json, exit_output,
+                Error(Fault::output, options.input, "not enough memory; nothing was written"));
   } catch (const std::exception& error) {
     return fail(options.json, exit_output, Error(Fault::output, options.input, error.what()));
   }

@@ -18,9 +18,9 @@ struct Options {
   bool strict = false;
   unsigned threads = 1;
 
-  std::string type;            // quantize: pn3t or pn4t
-  std::string to = "f32";      // unpack: f32, f16 or bf16 for PN tensors
-  std::uint32_t type_id = 126; // pack: the id of BF16_P12
+  std::string type;             // quantize: pn3t or pn4t
+  std::string to = "f32";       // unpack: f32, f16 or bf16 for PN tensors
+  std::uint32_t type_id = 126;  // pack: the id of BF16_P12
 };
 
 }  // namespace pnpack

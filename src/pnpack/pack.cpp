@@ -28,7 +28,8 @@ const char* obstacle(const Tensor& tensor, TensorReport& report) {
 void require_packable(const Model& model, std::uint32_t type_id) {
   for (const pn::io::GgufKey& key : model.gguf.keys)
     if (pn::io::is_own_key(key.name))
-      throw Error(Fault::input, model.file.path(), "was already packed or quantized by pnpack").about("key " + key.name);
+      throw Error(Fault::input, model.file.path(), "was already packed or quantized by pnpack")
+          .about("key " + key.name);
   for (const Tensor& tensor : model.gguf.tensors)
     if (tensor.type.id == type_id)
       throw Error(Fault::input, model.file.path(),
@@ -50,7 +51,8 @@ Report pack(const Options& options) {
   Progress progress("packing", model.tensor_bytes(), !options.quiet);
   const Engine engine{workers, progress};
   Rewrite rewrite(options, engine, model);
-  rewrite.begin(model.gguf.keys, {{"p12.version", std::uint32_t{p12::format_version}}, {"p12.type_id", options.type_id}});
+  rewrite.begin(model.gguf.keys,
+                {{"p12.version", std::uint32_t{p12::format_version}}, {"p12.type_id", options.type_id}});
 
   Report report;
   const auto packer = make_p12_packer(types::p12(options.type_id));
@@ -91,9 +93,9 @@ Report pack(const Options& options) {
       report.warnings.push_back(has_pn ? "unpacking will decode the PN tensors too and not give this very file back"
                                        : "the input has an unusual layout: unpacking will give all keys and weights "
                                          "back, but not the identical file");
-    report.summary = fmt::format("packed {} of {} tensors, each verified: {} -> {} bytes of tensors ({:.2f} bits per weight)",
-                                 converted, count, grouped(report.bytes_in()), grouped(report.bytes_out()),
-                                 report.bits_per_weight());
+    report.summary = fmt::format(
+        "packed {} of {} tensors, each verified: {} -> {} bytes of tensors ({:.2f} bits per weight)", converted, count,
+        grouped(report.bytes_in()), grouped(report.bytes_out()), report.bits_per_weight());
   }
   report.ok = !options.strict || (converted > 0 && report.fallbacks() == 0);
   if (report.ok) rewrite.commit();

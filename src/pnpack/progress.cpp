@@ -31,9 +31,9 @@ void Progress::draw() const {
   const double rate = static_cast<double>(done_) / seconds;
   const double left = (static_cast<double>(total_) - static_cast<double>(done_)) / rate;
   const std::size_t filled = static_cast<std::size_t>(part * static_cast<double>(width));
-  const std::string line = fmt::format("\r{} [{}{}] {:3.0f}%  {:.0f} MB/s  {:.0f} s left\x1b[K", what_,
-                                       std::string(filled, '#'), std::string(width - filled, '.'), 100 * part,
-                                       rate / 1e6, std::max(0.0, left));
+  const std::string line =
+      fmt::format("\r{} [{}{}] {:3.0f}%  {:.0f} MB/s  {:.0f} s left\x1b[K", what_, std::string(filled, '#'),
+                  std::string(width - filled, '.'), 100 * part, rate / 1e6, std::max(0.0, left));
   std::fputs(line.c_str(), stderr);
 }
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-
 #include <pn/version.hpp>
 
 #include "rewrite.hpp"
@@ -94,8 +93,7 @@ Report quantize(const Options& options) {
 
 Error quantize_error(const Model& model, const Tensor& tensor, const Outcome& outcome) {
   // An element of a packed tensor has no address of its own: the offset is that of its block.
-  const std::uint64_t offset =
-      tensor.offset + outcome.element / tensor.type.block * tensor.type.block_bytes;
+  const std::uint64_t offset = tensor.offset + outcome.element / tensor.type.block * tensor.type.block_bytes;
   const bool bad_block = outcome.status != pn::Status::not_finite && outcome.status != pn::Status::scale_overflow;
   const std::string place = bad_block ? block_text(tensor, outcome.element / tensor.type.block, tensor.type.block)
                                       : element_text(tensor, outcome.element);

@@ -275,7 +275,8 @@ std::string printable(const std::string& text) {
     const std::size_t length = utf8_length(text, i);
     const unsigned char c = static_cast<unsigned char>(text[i]);
     // U+0080..U+009F are control characters too.
-    const bool control = c < 0x20 || c == 0x7F || (c == 0xC2 && length == 2 && static_cast<unsigned char>(text[i + 1]) < 0xA0);
+    const bool control =
+        c < 0x20 || c == 0x7F || (c == 0xC2 && length == 2 && static_cast<unsigned char>(text[i + 1]) < 0xA0);
     if (length == 0 || control) {
       out += fmt::format("\\x{:02x}", c);
       i += 1;

@@ -3,10 +3,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <p12/scan.hpp>
 #include <string>
 #include <vector>
-
-#include <p12/scan.hpp>
 
 #include "io/error.hpp"
 #include "io/tensor.hpp"

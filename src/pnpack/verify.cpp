@@ -124,9 +124,8 @@ class Verifier {
              packed.offset + block * packed.type.block_bytes);
     } else if (outcome.status != pn::Status::ok) {
       const std::uint64_t block = outcome.element / packed.type.block;
-      differ(report,
-             block_text(packed, block, packed.type.block) + " is not valid: " + pn::status_text(outcome.status), {},
-             block, packed.offset + block * packed.type.block_bytes);
+      differ(report, block_text(packed, block, packed.type.block) + " is not valid: " + pn::status_text(outcome.status),
+             {}, block, packed.offset + block * packed.type.block_bytes);
     } else {
       report.p12 = outcome.scan;
     }
@@ -173,8 +172,10 @@ void warn_about_keys(const Model& packed, const Model& original, Report& report)
   const auto theirs = foreign_keys(original);
   for (const auto& [name, entry] : theirs) {
     const auto other = ours.find(name);
-    if (other == ours.end()) report.warnings.push_back("the key " + name + " of the original is missing");
-    else if (other->second != entry) report.warnings.push_back("the key " + name + " has another value in the original");
+    if (other == ours.end())
+      report.warnings.push_back("the key " + name + " of the original is missing");
+    else if (other->second != entry)
+      report.warnings.push_back("the key " + name + " has another value in the original");
   }
   for (const auto& [name, entry] : ours)
     if (theirs.find(name) == theirs.end()) report.warnings.push_back("the key " + name + " is not in the original");
@@ -221,9 +222,8 @@ Report verify(const Options& options) {
   const auto bad = std::count_if(report.tensors.begin(), report.tensors.end(),
                                  [](const TensorReport& tensor) { return tensor.good == false; });
   report.ok = bad == 0;
-  report.summary = report.ok
-                       ? fmt::format("verified: all {} tensors match the original", report.tensors.size())
-                       : fmt::format("NOT the same: {} of {} tensors differ", bad, report.tensors.size());
+  report.summary = report.ok ? fmt::format("verified: all {} tensors match the original", report.tensors.size())
+                             : fmt::format("NOT the same: {} of {} tensors differ", bad, report.tensors.size());
   return report;
 }
 

@@ -174,8 +174,8 @@ TEST_CASE("what is not a regular file is never replaced") {
   const TempDir dir;
   std::filesystem::create_directory(dir.file("folder"));
   std::filesystem::create_symlink("nowhere", dir.file("dangling"));
-  for (const std::string& path : {std::string("/dev/null"), std::string("/dev/full"), dir.file("folder"), dir.file("dangling"),
-                                  dir.file("no/such/folder/out")})
+  for (const std::string& path : {std::string("/dev/null"), std::string("/dev/full"), dir.file("folder"),
+                                  dir.file("dangling"), dir.file("no/such/folder/out")})
     CHECK(fault_of([&] { OutputFile out(OutputTarget(path, true, {})); }) == Fault::output);
   CHECK(std::filesystem::is_symlink(dir.file("dangling")));
 }

@@ -159,7 +159,8 @@ TEST_CASE("counts and lengths that the file cannot hold are refused before anyth
   check_refused(Bytes().header(0, 1).u64(0xFFFFFFFFFFFFu).pad(32, 32), "key 1 of 1", "the name of a key");
   check_refused(one_key(string_type, [](Bytes& b) { b.u64(0xFFFFFFFFFFFFFFFFu); }), "key k", "a string");
   check_refused(one_key(array_type, [](Bytes& b) { b.u32(0).u64(9).u64(0); }), "key k", "an array of 9");
-  check_refused(one_key(array_type, [](Bytes& b) { b.u32(u64_type).u64(0x2000000000000000u).u64(0); }), "key k", "array");
+  check_refused(one_key(array_type, [](Bytes& b) { b.u32(u64_type).u64(0x2000000000000000u).u64(0); }), "key k",
+                "array");
   check_refused(one_key(array_type, [](Bytes& b) { b.u32(string_type).u64(2).u64(0); }), "key k", "array");
   check_refused(Bytes().header(1, 0).u64(1u << 20).pad(32, 64), "tensor 1 of 1", "the name of a tensor");
 }
@@ -238,7 +239,8 @@ TEST_CASE("tensors may lie in any order but not on each other") {
   check_refused(two(0, 0, 42), "tensor a", "overlaps that of tensor b");
   // One without elements lies nowhere.
   CHECK(parse(Bytes().header(2, 0).tensor("a", {8}, 0, 0).tensor("b", {0}, 0, 0).pad(32, 32)).tensors.size() == 2);
-  check_refused(Bytes().header(2, 0).tensor("a", {8}, 0, 0).tensor("b", {0}, 0, 64).pad(32, 32), "tensor b", "beyond the data");
+  check_refused(Bytes().header(2, 0).tensor("a", {8}, 0, 0).tensor("b", {0}, 0, 64).pad(32, 32), "tensor b",
+                "beyond the data");
 }
 
 TEST_CASE("an unknown type reaches to the next tensor or to the end of the file") {
@@ -264,8 +266,7 @@ TEST_CASE("the end of the file: unpadded, padded, or followed by more; never ins
   CHECK(end(64).padded);
   CHECK(end(64).tail_start == end(64).data_start + 64);
   CHECK(end(71).tail_start == end(71).data_start + 64);
-  for (const std::size_t data : {37u, 48u, 63u})
-    check_refused(one_tensor({9}, 0, 0, data), "", "inside the padding");
+  for (const std::size_t data : {37u, 48u, 63u}) check_refused(one_tensor({9}, 0, 0, data), "", "inside the padding");
   CHECK(parse(one_tensor({8}, 0, 0, 32)).padded);
   CHECK(parse(Bytes().header(0, 0)).data_end == 24);
   CHECK(parse(Bytes().header(0, 0).pad(32)).data_end == 32);

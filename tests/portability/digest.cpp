@@ -1,13 +1,12 @@
 // Prints one number over everything that the core computes: the same from every compiler, at every optimisation level,
 // on every machine, in every floating-point environment of the caller. Needs nothing but the headers; uses no
 // function of the C library whose result may differ between systems.
-#include <p12/p12.hpp>
-#include <pn/pn.hpp>
-
 #include <cfenv>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
+#include <p12/p12.hpp>
+#include <pn/pn.hpp>
 #include <vector>
 
 #if defined(__SSE2__)
@@ -68,7 +67,8 @@ constexpr std::size_t row = 640;  // whole blocks of 80, 64 and 32
 void fill(Random& random, int kind, std::vector<float>& weights) {
   const int base = 20 + static_cast<int>(random.below(120));
   // Few mantissa bits, so that small multiples are exact whatever the rounding mode.
-  const float step = pn::detail::bit_cast<float>(pn::detail::bit_cast<std::uint32_t>(random.real(127, 12)) & 0xFFFFF000u);
+  const float step =
+      pn::detail::bit_cast<float>(pn::detail::bit_cast<std::uint32_t>(random.real(127, 12)) & 0xFFFFF000u);
   for (float& w : weights) {
     switch (kind % 5) {
       case 0: w = random.real(124, 4); break;
