@@ -99,6 +99,7 @@ Report pack(const Options& options) {
   }
   report.ok = !options.strict || (converted > 0 && report.fallbacks() == 0);
   if (report.ok) rewrite.commit();
+  add_fate(options, report);
   return report;
 }
 

@@ -88,6 +88,7 @@ Report quantize(const Options& options) {
   }
   report.ok = !options.strict || (converted > 0 && report.fallbacks() == 0);
   if (report.ok) rewrite.commit();
+  add_fate(options, report);
   return report;
 }
 

@@ -106,6 +106,14 @@ void Rewrite::truncate(std::uint64_t size) {
   position_ = size;
 }
 
+void add_fate(const Options& options, Report& report) {
+  if (!report.ok) {
+    report.summary += "; nothing was written: --strict takes that for a no";
+  } else if (options.dry_run) {
+    report.summary += "; nothing was written: a dry run";
+  }
+}
+
 bool has_standard_layout(const Model& model) {
   const pn::io::Gguf& gguf = model.gguf;
   std::vector<std::uint8_t> scratch;

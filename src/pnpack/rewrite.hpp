@@ -67,6 +67,9 @@ class Rewrite {
   bool data_ends_aligned_ = true;
 };
 
+// Says in the summary when nothing was written, and why.
+void add_fate(const Options& options, Report& report);
+
 // The error for a failure of the PN quantizer.
 pn::io::Error quantize_error(const Model& model, const pn::io::Tensor& tensor, const Outcome& outcome);
 

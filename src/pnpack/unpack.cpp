@@ -101,6 +101,7 @@ Report unpack(const Options& options) {
   }
   report.ok = !options.strict || converted > 0;
   if (report.ok) rewrite.commit();
+  add_fate(options, report);
   return report;
 }
 
