@@ -6,13 +6,15 @@
 
 namespace p12 {
 
-// 256 weights to one block, given its scan. too_many_listed, with nothing written, when scan.listed > 3. `weights`
-// and `out` must not overlap.
-PN_HOST_DEVICE constexpr pn::Status pack_block(const std::uint16_t* weights, const BlockScan& scan,
-                                               Block392& out) noexcept {
-  if (scan.listed > max_listed) return pn::Status::too_many_listed;
+// 256 weights to one block. too_many_listed, with `out` not written, when they do not fit. *scan (when given) receives
+// the block's scan in either case. `weights` and `out` must not overlap.
+PN_HOST_DEVICE constexpr pn::Status pack_block(const std::uint16_t* weights, Block392& out,
+                                               BlockScan* scan = nullptr) noexcept {
+  const BlockScan found = scan_block(weights);
+  if (scan != nullptr) *scan = found;
+  if (found.listed > max_listed) return pn::Status::too_many_listed;
   out = Block392{};
-  out.base = static_cast<std::uint8_t>(scan.base);
+  out.base = static_cast<std::uint8_t>(found.base);
   for (std::size_t i = 0; i < block_size; ++i)
     out.sign_mantissa[i] = static_cast<std::uint8_t>(((weights[i] >> 8) & 0x80) | (weights[i] & 0x7F));
   for (std::size_t w = 0; w < block_size / 8; ++w) {
@@ -20,7 +22,7 @@ PN_HOST_DEVICE constexpr pn::Status pack_block(const std::uint16_t* weights, con
     for (std::size_t t = 0; t < 8; ++t) {
       const std::size_t place = 8 * w + t;
       const int exponent = exponent_of(weights[place]);
-      const int code = exponent - scan.base;
+      const int code = exponent - found.base;
       if (code >= 0 && code < window) {
         word |= static_cast<std::uint32_t>(code) << code_shift(t);
       } else {
@@ -32,11 +34,6 @@ PN_HOST_DEVICE constexpr pn::Status pack_block(const std::uint16_t* weights, con
     pn::detail::store_le32(out.codes + 4 * w, word);
   }
   return pn::Status::ok;
-}
-
-// 256 weights to one block. too_many_listed, with nothing written, when they do not fit.
-PN_HOST_DEVICE constexpr pn::Status pack_block(const std::uint16_t* weights, Block392& out) noexcept {
-  return pack_block(weights, scan_block(weights), out);
 }
 
 // A row of k weights to k / 256 blocks. bad_length when k is not a multiple of 256. too_many_listed at the first

@@ -67,7 +67,7 @@ PN_HOST_DEVICE PN_NOINLINE inline Status quantize_q8_0_in_default_environment(co
       amax = a > amax ? a : amax;
     }
     const float d = amax / 127.0f;
-    const float id = d != 0 ? 1.0f / d : 0.0f;
+    const float id = d > 0x1p-128f ? 1.0f / d : 0.0f;  // up to 2^-128, 1 / d is beyond fp32: every code is 0
     store_le16(out[b].d, float_to_half(d));
     for (std::size_t e = 0; e < q8_0_block_size; ++e) {
       const float scaled = unfused_product(xb[e], id);

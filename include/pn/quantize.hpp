@@ -57,7 +57,7 @@ PN_HOST_DEVICE inline double block_error(const float* weights, const double* imp
   for (std::size_t e = 0; e < T::block_size; ++e) {
     const double w = static_cast<double>(weights[e]);
     const double r = w - scale * nearest_level<T>(w, scale);  // the product is exact
-    const double squared = unfused_product(r, r);
+    const double squared = unfused_product(r, r);  // exact: r has at most 25 significant bits
     error += importance != nullptr ? unfused_product(importance[e], squared) : squared;
   }
   return error;

@@ -42,9 +42,10 @@ class P12Packer final : public Conversion {
     p12::Block392 block;
     for (std::size_t u = 0; u < units; ++u) {
       std::memcpy(weights.data(), in + u * sizeof weights, sizeof weights);
-      const p12::BlockScan scan = p12::scan_block(weights.data());
+      p12::BlockScan scan{};
+      const pn::Status status = p12::pack_block(weights.data(), block, &scan);
       p12::add_block(scan, outcome.scan);
-      if (p12::pack_block(weights.data(), scan, block) != pn::Status::ok) continue;
+      if (status != pn::Status::ok) continue;
       std::uint8_t* const packed = out + u * sizeof block;
       std::memcpy(packed, &block, sizeof block);
       p12::unpack_block(load_block<p12::Block392>(packed), unpacked.data());
