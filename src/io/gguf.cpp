@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <unordered_set>
 
 #include "error.hpp"
@@ -298,11 +299,9 @@ Tensor read_tensor(Cursor& cursor, const Gguf& gguf) {
 // offsets absolute.
 void place_tensors(const InputFile& file, Gguf& gguf) {
   const std::uint64_t available = file.size() > gguf.data_start ? file.size() - gguf.data_start : 0;
-  std::vector<Tensor*> by_offset;
-  for (Tensor& tensor : gguf.tensors)
-    if (tensor.elements != 0) by_offset.push_back(&tensor);
-  std::stable_sort(by_offset.begin(), by_offset.end(),
-                   [](const Tensor* a, const Tensor* b) { return a->offset < b->offset; });
+  std::vector<Tensor*> by_offset;  // those that have bytes
+  for (const std::size_t i : gguf.data_order)
+    if (gguf.tensors[i].elements != 0) by_offset.push_back(&gguf.tensors[i]);
 
   for (std::size_t i = 0; i < by_offset.size(); ++i) {
     Tensor& tensor = *by_offset[i];
@@ -389,6 +388,10 @@ Gguf read_gguf(const InputFile& file) {
     gguf.tensors.push_back(read_tensor(cursor, gguf));
     if (!names.insert(gguf.tensors.back().name).second) fail_tensor(file, gguf.tensors.back(), "appears twice", at);
   }
+  gguf.data_order.resize(gguf.tensors.size());
+  std::iota(gguf.data_order.begin(), gguf.data_order.end(), std::size_t{0});
+  std::stable_sort(gguf.data_order.begin(), gguf.data_order.end(),
+                   [&](std::size_t a, std::size_t b) { return gguf.tensors[a].offset < gguf.tensors[b].offset; });
   gguf.header_end = cursor.position();
   gguf.data_start = align_up(gguf.header_end, gguf.alignment);
   place_tensors(file, gguf);
@@ -416,14 +419,12 @@ std::vector<std::uint8_t> GgufHeader::serialize(const InputFile& source) const {
       put(out, std::get<std::string>(value));
     }
   }
-  std::uint64_t offset = 0;
   for (const Tensor& tensor : tensors) {
     put(out, tensor.name);
     put(out, tensor.shape.size(), 4);
     for (auto n = tensor.shape.rbegin(); n != tensor.shape.rend(); ++n) put(out, *n, 8);
     put(out, tensor.type.id, 4);
-    put(out, offset, 8);
-    offset = align_up(offset + tensor.bytes, alignment);
+    put(out, tensor.offset, 8);
   }
   out.resize(static_cast<std::size_t>(align_up(out.size(), alignment)));
   return out;

@@ -28,6 +28,8 @@ struct Gguf {
   std::uint64_t alignment = 32;  // general.alignment
   std::vector<GgufKey> keys;     // in file order
   std::vector<Tensor> tensors;   // in file order
+  // Indices of tensors by offset, equal offsets in file order. Usually 0, 1, 2, ..
+  std::vector<std::size_t> data_order;
 
   std::uint64_t header_end = 0;  // end of the tensor descriptions
   std::uint64_t data_start = 0;  // header_end, aligned; the file may end before it when no tensor has bytes
@@ -51,8 +53,8 @@ Gguf read_gguf(const InputFile& file);
 // True for keys that pn writes and removes again: p12.* and pn.*.
 bool is_own_key(const std::string& name);
 
-// A header to write: keys of the input that stay, keys that are added after them, tensors with type, shape and
-// bytes. Offsets follow from the order: each tensor begins at the next multiple of the alignment.
+// A header to write: keys of the input that stay, keys that are added after them, and tensors, whose offsets count
+// from the beginning of the data here.
 struct GgufHeader {
   using Value = std::variant<std::uint32_t, std::string>;
 
@@ -60,7 +62,7 @@ struct GgufHeader {
   std::uint64_t alignment = 32;
   std::vector<GgufKey> kept;
   std::vector<std::pair<std::string, Value>> added;
-  std::vector<Tensor> tensors;  // offset is ignored
+  std::vector<Tensor> tensors;
 
   // The header's bytes, padding up to the data included. `source` holds the kept keys.
   std::vector<std::uint8_t> serialize(const InputFile& source) const;

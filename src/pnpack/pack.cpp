@@ -58,13 +58,17 @@ Report pack(const Options& options) {
   const auto packer = make_p12_packer(types::p12(options.type_id));
   bool has_pn = false;
   for (const Tensor& tensor : model.gguf.tensors) {
-    TensorReport entry(tensor);
+    report.tensors.emplace_back(tensor);
     has_pn = has_pn || types::is_pn(tensor.type);
+  }
+  for (const std::size_t i : model.gguf.data_order) {
+    const Tensor& tensor = model.gguf.tensors[i];
+    TensorReport& entry = report.tensors[i];
     if (const char* reason = obstacle(tensor, entry)) {
       entry.reason = reason;
-      rewrite.copy();
+      rewrite.copy(i);
     } else {
-      const Outcome outcome = rewrite.convert(*packer, fits);
+      const Outcome outcome = rewrite.convert(i, *packer, fits);
       entry.p12 = outcome.scan;
       entry.converted = fits(outcome);
       entry.fallback = !entry.converted;
@@ -75,7 +79,6 @@ Report pack(const Options& options) {
         entry.reason = worst_block_text(tensor, outcome.scan);
       }
     }
-    report.tensors.push_back(std::move(entry));
   }
 
   const std::size_t count = report.tensors.size();

@@ -61,15 +61,15 @@ Report quantize(const Options& options) {
                kept.end());
   rewrite.begin(std::move(kept), {{"pn.version", std::uint32_t{pn::format_version}}, {"pn.search", "reference"}});
 
-  for (std::size_t i = 0; i < report.tensors.size(); ++i) {
+  for (const std::size_t i : model.gguf.data_order) {
     const Tensor& tensor = model.gguf.tensors[i];
     TensorReport& entry = report.tensors[i];
     if (!entry.converted) {
-      rewrite.copy();
+      rewrite.copy(i);
       continue;
     }
     const auto quantizer = make_pn_quantizer(tensor.type, to);
-    const Outcome outcome = rewrite.convert(*quantizer);
+    const Outcome outcome = rewrite.convert(i, *quantizer);
     if (outcome.status != pn::Status::ok) throw quantize_error(model, tensor, outcome);
     entry.type_out = to.name;
     entry.bytes_out = tensor.elements / to.block * to.block_bytes;

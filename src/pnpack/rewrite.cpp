@@ -25,24 +25,24 @@ void Rewrite::begin(std::vector<pn::io::GgufKey> kept,
   header_.alignment = model_.gguf.alignment;
   header_.kept = std::move(kept);
   header_.added = std::move(added);
-  // A header of the final size: types and offsets are filled in at the end, when they are known.
+  // A header of the final size: types and offsets are filled in as they become known, and written at the end.
   header_.tensors = model_.gguf.tensors;
   const std::vector<std::uint8_t> bytes = header_.serialize(model_.file);
-  header_.tensors.clear();
   header_bytes_ = bytes.size();
   append(bytes.data(), bytes.size());
 }
 
-const Tensor& Rewrite::start_tensor() {
-  const Tensor& tensor = model_.gguf.tensors[header_.tensors.size()];
+const Tensor& Rewrite::start_tensor(std::size_t i) {
+  const Tensor& tensor = model_.gguf.tensors[i];
+  const std::uint64_t start = align_up(position_, header_.alignment);
   // A tensor without elements has no bytes, so nothing needs padding on its account.
-  if (tensor.elements != 0) append_zeros(align_up(position_, header_.alignment) - position_);
-  header_.tensors.push_back(tensor);
+  if (tensor.elements != 0) append_zeros(start - position_);
+  header_.tensors[i].offset = start - header_bytes_;
   return tensor;
 }
 
-Outcome Rewrite::convert(const Conversion& conversion, Keep keep) {
-  const Tensor& tensor = start_tensor();
+Outcome Rewrite::convert(std::size_t i, const Conversion& conversion, Keep keep) {
+  const Tensor& tensor = start_tensor(i);
   const std::uint64_t start = position_;
   const Outcome outcome = stream(engine_, model_.file, tensor, conversion,
                                  [&](const std::uint8_t* bytes, std::size_t length, const Outcome& so_far) {
@@ -51,24 +51,22 @@ Outcome Rewrite::convert(const Conversion& conversion, Keep keep) {
   if (outcome.status != pn::Status::ok) return outcome;
   if (keep != nullptr && !keep(outcome)) {
     truncate(start);
-    header_.tensors.pop_back();
-    copy();
+    copy(i);
     return outcome;
   }
-  header_.tensors.back().type = conversion.to();
-  header_.tensors.back().bytes = position_ - start;
+  header_.tensors[i].type = conversion.to();
   return outcome;
 }
 
-void Rewrite::copy() {
-  const Tensor& tensor = start_tensor();
+void Rewrite::copy(std::size_t i) {
+  const Tensor& tensor = start_tensor(i);
   stream_bytes(engine_, model_.file, tensor.offset, tensor.bytes,
                [&](const std::uint8_t* bytes, std::size_t length) { append(bytes, length); });
 }
 
-void Rewrite::copy_as(const pn::io::TensorType& type) {
-  copy();
-  header_.tensors.back().type = type;
+void Rewrite::copy_as(std::size_t i, const pn::io::TensorType& type) {
+  copy(i);
+  header_.tensors[i].type = type;
 }
 
 void Rewrite::end() {
@@ -124,7 +122,8 @@ bool has_standard_layout(const Model& model) {
   if (!zeros(gguf.header_end, std::min(gguf.data_start, model.file.size()))) return false;
   std::uint64_t expected = gguf.data_start;
   std::uint64_t previous_end = gguf.data_start;
-  for (const Tensor& tensor : gguf.tensors) {
+  for (const std::size_t i : gguf.data_order) {
+    const Tensor& tensor = gguf.tensors[i];
     if (tensor.offset != expected) return false;
     if (tensor.elements != 0 && !zeros(previous_end, tensor.offset)) return false;
     if (tensor.elements != 0) previous_end = tensor.offset + tensor.bytes;

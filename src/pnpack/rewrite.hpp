@@ -28,17 +28,18 @@ class Rewrite {
   // Checks OUT before anything is read at length.
   Rewrite(const Options& options, const Engine& engine, const Model& model);
 
-  // Starts with a header of these keys; tensors follow in the order of the model, by convert() or copy().
+  // Starts with a header of these keys. Then each tensor of the model follows, by convert() or copy(), in the order of
+  // gguf.data_order: the output keeps the order of the descriptions and of the data.
   void begin(std::vector<pn::io::GgufKey> kept, std::vector<std::pair<std::string, pn::io::GgufHeader::Value>> added);
 
-  // Appends the next tensor converted. A failure is returned, for the caller to report. `keep` is asked whether the
+  // Appends tensor i converted. A failure is returned, for the caller to report. `keep` is asked whether the
   // output so far is worth keeping; once it says no, the tensor is copied as it is instead.
   using Keep = bool (*)(const Outcome& so_far);
-  Outcome convert(const Conversion& conversion, Keep keep = nullptr);
-  // Appends the next tensor as it is.
-  void copy();
-  // Appends the next tensor, which has no elements, under another type.
-  void copy_as(const pn::io::TensorType& type);
+  Outcome convert(std::size_t i, const Conversion& conversion, Keep keep = nullptr);
+  // Appends tensor i as it is.
+  void copy(std::size_t i);
+  // Appends tensor i, which has no elements, under another type.
+  void copy_as(std::size_t i, const pn::io::TensorType& type);
 
   // After the last tensor: the final padding as the input has it, the bytes after it, and the finished header.
   void end();
@@ -55,7 +56,7 @@ class Rewrite {
   void append(const void* bytes, std::size_t length);
   void append_zeros(std::uint64_t length);
   void truncate(std::uint64_t size);
-  const pn::io::Tensor& start_tensor();
+  const pn::io::Tensor& start_tensor(std::size_t i);
 
   const Engine& engine_;
   const Model& model_;
@@ -73,7 +74,7 @@ void add_fate(const Options& options, Report& report);
 // The error for a failure of the PN quantizer.
 pn::io::Error quantize_error(const Model& model, const pn::io::Tensor& tensor, const Outcome& outcome);
 
-// True when unpacking what pack writes would give the input's bytes back: data in file order without gaps, zeros in
+// True when unpacking what pack writes would give the input's bytes back: data without gaps, zeros in
 // all padding, and (see FORMAT.md on final padding) an end that the packed file, whose last tensor ends aligned or
 // not, still shows.
 bool has_standard_layout(const Model& model);

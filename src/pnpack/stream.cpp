@@ -39,7 +39,10 @@ Outcome stream(const Engine& engine, const pn::io::InputFile& file, const pn::io
     });
     for (std::size_t g = 0; g < grains; ++g)
       total.append(outcomes[g], (start + g * grain_units) * conversion.unit_elements());
-    if (total.status == pn::Status::ok && sink) sink(out.data(), out.size(), total);
+    std::size_t good = count;
+    if (total.status != pn::Status::ok)
+      good = static_cast<std::size_t>(total.element / conversion.unit_elements() - start);
+    if (sink) sink(out.data(), good * unit_out, total);
     engine.progress.add(count * unit_in);
   }
   return total;

@@ -18,7 +18,8 @@ struct Engine {
   Progress& progress;
 };
 
-// Receives the output in order, piece by piece, with the outcome so far. Not called for pieces that failed.
+// Receives the output in order, piece by piece, with the outcome so far; where a conversion failed, the units before
+// the one that failed and nothing after.
 using Sink = std::function<void(const std::uint8_t* bytes, std::size_t length, const Outcome& so_far)>;
 
 // Converts all of `tensor`; its type is conversion.from(). Stops after the piece with the first failure; its place is

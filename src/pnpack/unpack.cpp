@@ -70,24 +70,25 @@ Report unpack(const Options& options) {
 
   Report report;
   const TensorType& to = target_type(options.to);
-  for (const Tensor& tensor : model.gguf.tensors) {
-    TensorReport entry(tensor);
+  for (const Tensor& tensor : model.gguf.tensors) report.tensors.emplace_back(tensor);
+  for (const std::size_t i : model.gguf.data_order) {
+    const Tensor& tensor = model.gguf.tensors[i];
+    TensorReport& entry = report.tensors[i];
     if (const auto conversion = conversion_for(tensor, to)) {
-      const Outcome outcome = rewrite.convert(*conversion);
+      const Outcome outcome = rewrite.convert(i, *conversion);
       if (outcome.status != pn::Status::ok) fail(model, tensor, to, outcome);
       entry.converted = true;
       entry.type_out = conversion->to().name;
       entry.bytes_out = tensor.elements * conversion->to().block_bytes;
       if (types::is_p12(tensor.type)) entry.p12 = outcome.scan;
     } else if (const TensorType* type = empty_type_out(tensor, to)) {
-      rewrite.copy_as(*type);
+      rewrite.copy_as(i, *type);
       entry.converted = true;
       entry.type_out = type->name;
     } else {
-      rewrite.copy();
+      rewrite.copy(i);
       entry.reason = "not packed";
     }
-    report.tensors.push_back(std::move(entry));
   }
 
   const std::uint64_t converted = report.converted();

@@ -77,7 +77,6 @@ class Verifier {
 
  private:
   void compare_bytes(const Tensor& packed, const Tensor& original, TensorReport& report) const {
-    // The extent of an unknown type may include padding, which need not be the same in both files.
     const std::uint64_t common = std::min(packed.bytes, original.bytes);
     Comparison comparison(original_.file, original);
     stream_bytes(engine_, packed_.file, packed.offset, common,
@@ -94,20 +93,10 @@ class Verifier {
       } else {
         differ(report, fmt::format("differs first at its byte {}", at), {}, {}, packed.offset + at);
       }
-    } else if (packed.bytes != original.bytes && !rest_is_padding(packed, original, common)) {
+    } else if (packed.bytes != original.bytes) {  // only an unknown type can do this
       differ(report, fmt::format("has {} bytes here and {} in the original", packed.bytes, original.bytes), {}, {},
              packed.offset + common);
     }
-  }
-
-  bool rest_is_padding(const Tensor& packed, const Tensor& original, std::uint64_t common) const {
-    const Model& model = packed.bytes > original.bytes ? packed_ : original_;
-    const Tensor& longer = packed.bytes > original.bytes ? packed : original;
-    const std::uint64_t rest = longer.bytes - common;
-    if (rest >= model.gguf.alignment) return false;
-    std::vector<std::uint8_t> scratch;
-    const std::uint8_t* bytes = model.file.read(longer.offset + common, static_cast<std::size_t>(rest), scratch);
-    return std::all_of(bytes, bytes + rest, [](std::uint8_t b) { return b == 0; });
   }
 
   void compare_p12(const Tensor& packed, const Tensor& original, TensorReport& report) const {
@@ -116,7 +105,7 @@ class Verifier {
     const Outcome outcome =
         stream(engine_, packed_.file, packed, *unpacker,
                [&](const std::uint8_t* bytes, std::size_t length, const Outcome&) { comparison.add(bytes, length); });
-    // Pieces before the one with an invalid block have been compared, so the earlier place wins.
+    // What comes before an invalid block has been compared, so the earlier place wins.
     if (comparison.difference()) {
       const std::uint64_t element = *comparison.difference() / sizeof(std::uint16_t);
       const std::uint64_t block = element / packed.type.block;

@@ -135,6 +135,7 @@ TEST_CASE("a header of every value type is written again as the same bytes") {
     header.alignment = gguf.alignment;
     header.kept = gguf.keys;
     header.tensors = gguf.tensors;
+    for (pn::io::Tensor& tensor : header.tensors) tensor.offset -= gguf.data_start;
     const std::vector<std::uint8_t> again = header.serialize(file);
     const std::string& original = bytes;
     REQUIRE(again.size() == gguf.data_start);
