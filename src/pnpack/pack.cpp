@@ -83,22 +83,24 @@ Report pack(const Options& options) {
 
   const std::size_t count = report.tensors.size();
   const std::uint64_t converted = report.converted();
+  bool same_layout = true;
   if (converted == 0) {
     rewrite.copy_file();
-    report.restores_identical = true;
     report.summary = fmt::format("nothing to pack: 0 of {} tensors", count);
   } else {
     rewrite.end();
     // An end without padding is only seen in a file whose data ends off the alignment.
-    report.restores_identical =
-        has_standard_layout(model) && !has_pn && (model.gguf.padded || !rewrite.data_ends_aligned());
-    if (!*report.restores_identical)
-      report.warnings.push_back(has_pn ? "unpacking will decode the PN tensors too and not give this very file back"
-                                       : "the input has an unusual layout: unpacking will give all keys and weights "
-                                         "back, but not the identical file");
+    same_layout = has_standard_layout(model) && (model.gguf.padded || !rewrite.data_ends_aligned());
     report.summary = fmt::format(
         "packed {} of {} tensors, each verified: {} -> {} bytes of tensors ({:.2f} bits per weight)", converted, count,
         grouped(report.bytes_in()), grouped(report.bytes_out()), report.bits_per_weight());
+  }
+  report.restores_identical = same_layout && !has_pn;
+  if (has_pn) {
+    report.warnings.push_back("unpacking will decode the PN tensors too and not give this identical file back");
+  } else if (!same_layout) {
+    report.warnings.push_back(
+        "the input has an unusual layout: unpacking will give all keys and weights back, but not the identical file");
   }
   report.ok = !options.strict || (converted > 0 && report.fallbacks() == 0);
   if (report.ok) rewrite.commit();
