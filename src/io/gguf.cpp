@@ -177,10 +177,21 @@ GgufKey read_key(Cursor& cursor) {
   return key;
 }
 
+// A safetensors file begins with the u64 length of its JSON header.
+bool looks_like_safetensors(Cursor& cursor, std::uint32_t first) {
+  if (cursor.remaining() < 5) return false;
+  const std::uint64_t length = first | (cursor.integer(4) << 32);
+  return length <= cursor.remaining() && cursor.integer(1) == '{';
+}
+
 std::uint32_t read_version(Cursor& cursor) {
   if (cursor.remaining() < 4) cursor.fail("is too short to be a GGUF file", 0);
   const std::uint32_t magic = cursor.u32();
-  if (magic != 0x46554747u) cursor.fail("is not a GGUF file (it does not begin with GGUF)", 0);
+  if (magic != 0x46554747u) {
+    if (looks_like_safetensors(cursor, magic))
+      cursor.fail("seems to be a safetensors file, which this version does not read", 0);
+    cursor.fail("is not a GGUF file (it does not begin with GGUF)", 0);
+  }
   const std::uint32_t version = cursor.u32();
   if (version == 2 || version == 3) return version;
   if (version == 0) cursor.fail("GGUF version 0 does not exist", 4);

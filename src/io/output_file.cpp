@@ -81,6 +81,9 @@ OutputTarget::OutputTarget(std::string path, bool replace, const std::vector<Fil
     if (errno != ENOENT) throw Error(Fault::output, path_, std::generic_category().message(errno));
     if (::lstat(path_.c_str(), &info) == 0)
       throw Error(Fault::output, path_, "is a link to nothing; remove it or name its target");
+    const std::string folder = folder_of(path_);
+    if (::stat(folder.c_str(), &info) != 0 || ::access(folder.c_str(), W_OK | X_OK) != 0)
+      throw Error(Fault::output, path_, std::generic_category().message(errno));
     return;
   }
   const FileIdentity identity{static_cast<std::uint64_t>(info.st_dev), static_cast<std::uint64_t>(info.st_ino)};

@@ -14,8 +14,8 @@ namespace pn::io {
 class OutputTarget {
  public:
   // Throws Error: Fault::usage when `path` is one of `inputs`, also through links; Fault::output when it exists and
-  // `replace` is false, or is not a regular file (such a thing is never replaced). A link to a regular file stays a
-  // link: the file that it names is replaced.
+  // `replace` is false, is not a regular file (such a thing is never replaced), or its folder cannot be written. A link
+  // to a regular file stays a link: the file that it names is replaced.
   OutputTarget(std::string path, bool replace, const std::vector<FileIdentity>& inputs);
 
   const std::string& path() const noexcept { return path_; }  // as the user gave it

@@ -72,8 +72,7 @@ void add_options(CLI::App& app, const std::string& verb, Options& options) {
     if (writes_file(verb)) app.add_option("OUT", options.second, "the file to write (may be left out with --dry-run)");
   }
   if (verb == "quantize")
-    app.add_option("--type", options.type, "pn3t (3.40 bits per weight) or pn4t (4.25)")
-        ->required()
+    app.add_option("--type", options.type, "pn3t (3.40 bits per weight) or pn4t (4.25); required")
         ->check(CLI::IsMember({"pn3t", "pn4t"}));
   if (verb == "unpack")
     app.add_option("--to", options.to, "type of unpacked PN tensors: f32, f16 or bf16 (default f32)")
@@ -115,6 +114,8 @@ int run(const Verb& verb, Options& options) {
   options.verb = verb.name;
   if (writes_file(options.verb) && options.second.empty() && !options.dry_run)
     throw Error(Fault::usage, options.input, "OUT is missing: where shall the result go?");
+  if (options.verb == "quantize" && options.type.empty())
+    throw Error(Fault::usage, options.input, "--type is missing: pn3t or pn4t?");
   Report report = verb.run(options);
   report.verb = verb.name;
   report.input = options.input;
@@ -130,6 +131,19 @@ int run(const Verb& verb, Options& options) {
     for (const std::string& warning : report.warnings)
       std::fputs(fmt::format("pnpack: warning: {}\n", pnpack::printable(warning)).c_str(), stderr);
   return report.ok ? exit_done : exit_no;
+}
+
+// CLI11 says what is missing; for the first word, say what was found instead.
+std::string what_is_wrong(int argc, char** argv, const CLI::ParseError& error) {
+  std::vector<std::string> names;
+  for (const Verb& verb : verbs) names.emplace_back(verb.name);
+  const std::string list = fmt::format("{}", fmt::join(names, ", "));
+  if (argc < 2) return "a verb is missing: " + list;
+  const std::string first = argv[1];
+  if (std::find(names.begin(), names.end(), first) != names.end()) return error.what();
+  if (first.rfind('-', 0) == 0)
+    return fmt::format("options follow the verb, but {} comes first (verbs: {})", first, list);
+  return fmt::format("there is no verb {} (verbs: {})", first, list);
 }
 
 int run_command_line(int argc, char** argv) {
@@ -158,11 +172,11 @@ int run_command_line(int argc, char** argv) {
     return exit_done;
   } catch (const CLI::ParseError& error) {
     const bool json = std::find(argv, argv + argc, std::string("--json")) != argv + argc;
-    if (!json) {
-      std::fputs(fmt::format("pnpack: {}\nRun pnpack --help for how to use it.\n", error.what()).c_str(), stderr);
-      return exit_usage;
-    }
-    return fail(true, exit_usage, Error(Fault::usage, options.input, error.what()));
+    const std::string message = what_is_wrong(argc, argv, error);
+    if (json) return fail(true, exit_usage, Error(Fault::usage, options.input, message));
+    std::fputs(fmt::format("pnpack: {}\nRun pnpack --help for how to use it.\n", pnpack::printable(message)).c_str(),
+               stderr);
+    return exit_usage;
   }
 
   try {

@@ -17,8 +17,8 @@ bool fits(const Outcome& so_far) { return so_far.scan.blocks_that_do_not_fit() =
 
 // Why a tensor is not even tried; null when it is.
 const char* obstacle(const Tensor& tensor, TensorReport& report) {
-  if (tensor.type != types::bf16()) return "not BF16";
   if (tensor.shape.size() < 2) return "1-D";
+  if (tensor.type != types::bf16()) return "not BF16";
   if (tensor.elements == 0) return "no elements";
   if (tensor.row_length() % p12::block_size == 0) return nullptr;
   report.fallback = true;
@@ -45,7 +45,7 @@ std::string worst_block_text(const Tensor& tensor, const p12::RowScan& scan) {
 }  // namespace
 
 Report pack(const Options& options) {
-  const Model model(options.input);
+  const Model model(options);
   require_packable(model, options.type_id);
   Workers workers(options.threads);
   Progress progress("packing", model.tensor_bytes(), !options.quiet);
@@ -89,8 +89,7 @@ Report pack(const Options& options) {
     report.summary = fmt::format("nothing to pack: 0 of {} tensors", count);
   } else {
     rewrite.end();
-    // An end without padding is only seen in a file whose data ends off the alignment.
-    same_layout = has_standard_layout(model) && (model.gguf.padded || !rewrite.data_ends_aligned());
+    same_layout = has_standard_layout(model);
     report.summary = fmt::format(
         "packed {} of {} tensors, each verified: {} -> {} bytes of tensors ({:.2f} bits per weight)", converted, count,
         grouped(report.bytes_in()), grouped(report.bytes_out()), report.bits_per_weight());

@@ -25,8 +25,8 @@ void require_quantizable(const Model& model) {
 
 // Why a tensor stays as it is; empty when it is quantized.
 std::string obstacle(const Tensor& tensor, const TensorType& to, TensorReport& report) {
-  if (!can_quantize_from(tensor.type)) return "not F32, F16, BF16 or BF16_P12";
   if (tensor.shape.size() < 2) return "1-D";
+  if (!can_quantize_from(tensor.type)) return "not F32, F16, BF16 or BF16_P12";
   if (tensor.elements == 0) return "no elements";
   if (tensor.row_length() % to.block == 0) return "";
   report.fallback = true;
@@ -36,7 +36,7 @@ std::string obstacle(const Tensor& tensor, const TensorType& to, TensorReport& r
 }  // namespace
 
 Report quantize(const Options& options) {
-  const Model model(options.input);
+  const Model model(options);
   require_quantizable(model);
   const TensorType& to = options.type == types::pn3t().name ? types::pn3t() : types::pn4t();
 

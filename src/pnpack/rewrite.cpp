@@ -7,6 +7,12 @@ namespace pnpack {
 using pn::io::align_up;
 using pn::io::Tensor;
 
+Model::Model(const Options& options) : file(options.input) {
+  if (!options.second.empty())
+    target.emplace(options.second, options.force, std::vector<pn::io::FileIdentity>{file.identity()});
+  gguf = pn::io::read_gguf(file);
+}
+
 std::uint64_t Model::tensor_bytes() const {
   std::uint64_t total = 0;
   for (const Tensor& tensor : gguf.tensors) total += tensor.bytes;
@@ -14,9 +20,7 @@ std::uint64_t Model::tensor_bytes() const {
 }
 
 Rewrite::Rewrite(const Options& options, const Engine& engine, const Model& model) : engine_(engine), model_(model) {
-  if (!options.second.empty())
-    target_.emplace(options.second, options.force, std::vector<pn::io::FileIdentity>{model.file.identity()});
-  if (!options.dry_run) out_ = std::make_unique<pn::io::OutputFile>(*target_);
+  if (!options.dry_run) out_ = std::make_unique<pn::io::OutputFile>(model.target.value());
 }
 
 void Rewrite::begin(std::vector<pn::io::GgufKey> kept,
@@ -71,7 +75,6 @@ void Rewrite::copy_as(std::size_t i, const pn::io::TensorType& type) {
 
 void Rewrite::end() {
   const pn::io::Gguf& gguf = model_.gguf;
-  data_ends_aligned_ = position_ % header_.alignment == 0;
   if (gguf.padded) append_zeros(align_up(position_, header_.alignment) - position_);
   stream_bytes(engine_, model_.file, gguf.tail_start, model_.file.size() - gguf.tail_start,
                [&](const std::uint8_t* bytes, std::size_t length) { append(bytes, length); });

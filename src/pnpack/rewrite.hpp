@@ -15,17 +15,19 @@ namespace pnpack {
 // An opened model: the file and what its header says.
 struct Model {
   explicit Model(const std::string& path) : file(path), gguf(pn::io::read_gguf(file)) {}
+  // For a verb that writes: OUT is looked at before the model is read.
+  explicit Model(const Options& options);
 
   std::uint64_t tensor_bytes() const;
 
   pn::io::InputFile file;
+  std::optional<pn::io::OutputTarget> target;  // none for a dry run without OUT
   pn::io::Gguf gguf;
 };
 
 // The output of a verb: a file that appears when finish() has been called, or nothing for --dry-run.
 class Rewrite {
  public:
-  // Checks OUT before anything is read at length.
   Rewrite(const Options& options, const Engine& engine, const Model& model);
 
   // Starts with a header of these keys. Then each tensor of the model follows, by convert() or copy(), in the order of
@@ -48,10 +50,6 @@ class Rewrite {
   // Puts the file under its name.
   void commit();
 
-  // The size of the output, and whether its last tensor ends on a multiple of the alignment.
-  std::uint64_t size() const { return position_; }
-  bool data_ends_aligned() const { return data_ends_aligned_; }
-
  private:
   void append(const void* bytes, std::size_t length);
   void append_zeros(std::uint64_t length);
@@ -60,12 +58,10 @@ class Rewrite {
 
   const Engine& engine_;
   const Model& model_;
-  std::optional<pn::io::OutputTarget> target_;
   std::unique_ptr<pn::io::OutputFile> out_;
   pn::io::GgufHeader header_;
   std::uint64_t header_bytes_ = 0;
   std::uint64_t position_ = 0;  // also counted in a dry run
-  bool data_ends_aligned_ = true;
 };
 
 // Says in the summary when nothing was written, and why.
@@ -74,9 +70,9 @@ void add_fate(const Options& options, Report& report);
 // The error for a failure of the PN quantizer.
 pn::io::Error quantize_error(const Model& model, const pn::io::Tensor& tensor, const Outcome& outcome);
 
-// True when unpacking what pack writes would give the input's bytes back: data without gaps, zeros in
-// all padding, and (see FORMAT.md on final padding) an end that the packed file, whose last tensor ends aligned or
-// not, still shows.
+// True when unpacking what pack writes would give the input's bytes back: data without gaps and zeros in all padding.
+// (Padding at the end: see FORMAT.md. A packed row ends on a multiple of the alignment only where the row did, so the
+// packed file still shows whether the input was padded.)
 bool has_standard_layout(const Model& model);
 
 }  // namespace pnpack

@@ -56,7 +56,7 @@ void refuse_rotated(const Model& model) {
 }  // namespace
 
 Report unpack(const Options& options) {
-  const Model model(options.input);
+  const Model model(options);
   refuse_rotated(model);
   Workers workers(options.threads);
   Progress progress("unpacking", model.tensor_bytes(), !options.quiet);

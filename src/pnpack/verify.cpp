@@ -171,6 +171,11 @@ void warn_about_keys(const Model& packed, const Model& original, Report& report)
   std::sort(report.warnings.begin(), report.warnings.end());
 }
 
+bool has_packed_tensors(const Model& model) {
+  return std::any_of(model.gguf.tensors.begin(), model.gguf.tensors.end(),
+                     [](const Tensor& tensor) { return types::is_p12(tensor.type) || types::is_pn(tensor.type); });
+}
+
 }  // namespace
 
 Report verify(const Options& options) {
@@ -207,6 +212,8 @@ Report verify(const Options& options) {
     report.tensors.push_back(std::move(entry));
   }
   warn_about_keys(packed, original, report);
+  if (!has_packed_tensors(packed) && has_packed_tensors(original))
+    report.warnings.push_back("only the second file has packed tensors: the order is verify PACKED ORIGINAL");
 
   const auto bad = std::count_if(report.tensors.begin(), report.tensors.end(),
                                  [](const TensorReport& tensor) { return tensor.good == false; });

@@ -1,7 +1,9 @@
 // Proves that the GGUF reader takes what the format allows, refuses what it does not, with the place of the fault, and
 // that a header that is written again without a change is the same bytes.
+#include <algorithm>
 #include <cstring>
 #include <functional>
+#include <iterator>
 
 #include "catch.hpp"
 #include "io/error.hpp"
@@ -147,6 +149,8 @@ TEST_CASE("files that are no GGUF of version 2 or 3 have messages of their own")
   check_refused("", "", "too short");
   check_refused("GGU", "", "too short");
   check_refused("GGML1234567890123456789012345678", "", "not a GGUF file");
+  check_refused(Bytes().u64(20).number('{', 1).pad(32), "", "safetensors");
+  check_refused(Bytes().u64(2000).number('{', 1).pad(32), "", "not a GGUF file");
   check_refused(Bytes().header(0, 0, 0), "", "version 0");
   check_refused(Bytes().header(0, 0, 1), "", "version 1 is not supported");
   check_refused(Bytes().header(0, 0, 4), "", "newer");
@@ -157,8 +161,10 @@ TEST_CASE("files that are no GGUF of version 2 or 3 have messages of their own")
 TEST_CASE("counts and lengths that the file cannot hold are refused before anything is allocated") {
   check_refused(Bytes().header(0, 0xFFFFFFFFFFFFu), "", "keys");
   check_refused(Bytes().header(0xFFFFFFFFFFFFFFFFu, 0), "", "tensors");
+  check_refused(Bytes().header(0xFFFFFFFFFFFFu, 0), "", "tensors");
   check_refused(Bytes().header(0, 1).u64(0xFFFFFFFFFFFFu).pad(32, 32), "key 1 of 1", "the name of a key");
   check_refused(one_key(string_type, [](Bytes& b) { b.u64(0xFFFFFFFFFFFFFFFFu); }), "key k", "a string");
+  check_refused(one_key(string_type, [](Bytes& b) { b.u64(4).number(0, 3); }), "key k", "a string of 4");
   check_refused(one_key(array_type, [](Bytes& b) { b.u32(0).u64(9).u64(0); }), "key k", "an array of 9");
   check_refused(one_key(array_type, [](Bytes& b) { b.u32(u64_type).u64(0x2000000000000000u).u64(0); }), "key k",
                 "array");
@@ -212,6 +218,7 @@ TEST_CASE("shapes: up to four dimensions, no product that wraps, whole blocks, i
   check_refused(one_tensor({4, 1073741823, 1073741825, 1}, 0, 0, 4096), "tensor t", "beyond the end");
   check_refused(one_tensor({1ull << 63, 1ull << 63, 4}, 42, 0, 4096), "tensor t", "2^64 elements");
   check_refused(one_tensor({48}, 2, 0, 64), "tensor t", "whole blocks of 32");
+  check_refused(one_tensor({40, 4}, 2, 0, 96), "tensor t", "whole blocks of 32");  // as a whole they are 5
   check_refused(one_tensor({96, 2}, 124, 0, 128), "tensor t", "whole blocks of 80");
   check_refused(one_tensor({100, 2}, 125, 0, 128), "tensor t", "whole blocks of 64");
   check_refused(one_tensor({8}, 0, 0, 31), "tensor t", "beyond the end");
@@ -303,4 +310,108 @@ TEST_CASE("type 126 is BF16_P12 only when the file says so") {
   check_refused(Bytes().header(0, 1).key("p12.version", u32_type).u32(1), "", "p12.type_id");
   check_refused(Bytes().header(0, 1).key("pn.version", u32_type).u32(1), "key pn.version", "version 1");
   check_refused(Bytes().header(0, 1).key("pn.search", string_type).string("best"), "key pn.search", "weighted");
+}
+
+TEST_CASE("keys, tensors and arrays may fill the file to its last byte") {
+  CHECK(parse(Bytes().header(0, 1).string("").u32(0).number(7, 1)).keys.size() == 1);
+  CHECK(parse(Bytes().header(0, 2).string("").u32(0).number(7, 1).string("a").u32(0).number(7, 1)).keys.size() == 2);
+  CHECK(parse(one_key(array_type, [](Bytes& b) { b.u32(string_type).u64(2).string("").string(""); })).keys.size() == 1);
+  CHECK(parse(one_key(array_type, [](Bytes& b) {
+          b.u32(array_type).u64(2).u32(0).u64(0).u32(0).u64(0);
+        })).keys.size() == 1);
+  CHECK(parse(one_key(array_type, [](Bytes& b) { b.u32(u64_type).u64(2).u64(1).u64(2); })).keys.size() == 1);
+  CHECK(parse(one_key(string_type, [](Bytes& b) { b.string("end"); })).keys.size() == 1);
+  CHECK(parse(Bytes().header(1, 0).tensor("", {}, 24, 0).pad(32, 1)).tensors[0].bytes == 1);
+}
+
+TEST_CASE("a header that ends on a multiple of the alignment is not padded further") {
+  const TempDir dir;
+  const InputFile source(dir.write("empty", ""));
+  pn::io::GgufHeader header;
+  for (const std::uint64_t alignment : {8u, 16u, 32u}) {
+    header.alignment = alignment;
+    CHECK(header.serialize(source).size() == (alignment == 8 ? 24 : 32));
+  }
+}
+
+TEST_CASE("tensors that share one byte overlap, neighbours do not") {
+  const auto two = [](std::uint64_t first) {
+    return Bytes().header(2, 0).tensor("a", {first}, 24, 0).tensor("b", {8}, 24, 32).pad(32, 64);
+  };
+  CHECK(parse(two(32)).tensors[0].bytes == 32);
+  check_refused(two(33), "tensor a", "overlaps that of tensor b");
+}
+
+TEST_CASE("a tensor may be named like a key") {
+  CHECK(parse(Bytes().header(1, 1).key("same", 0).number(1, 1).tensor("same", {8}, 24, 0).pad(32, 32)).tensors.size() ==
+        1);
+}
+
+TEST_CASE("keys of ours begin with p12. or pn.") {
+  for (const char* name : {"p12.version", "p12.", "pn.version", "pn.hadamard.exclude"}) CHECK(pn::io::is_own_key(name));
+  for (const char* name : {"", "p12", "pn", "p12version", "pnx.version", "x.pn.version", "x.p12.version", "PN.version"})
+    CHECK_FALSE(pn::io::is_own_key(name));
+}
+
+TEST_CASE("ggml's types: names, blocks and sizes; what ggml does not know is unknown") {
+  struct Known {
+    std::uint32_t id;
+    const char* name;
+    std::uint32_t block;
+    std::uint32_t bytes;
+  };
+  // The sizes from the fields of ggml's blocks: halves are 2 bytes, codes as many bits as the name says.
+  const Known all[] = {
+      {0, "F32", 1, 4},
+      {1, "F16", 1, 2},
+      {2, "Q4_0", 32, 2 + 16},
+      {3, "Q4_1", 32, 2 + 2 + 16},
+      {6, "Q5_0", 32, 2 + 4 + 16},
+      {7, "Q5_1", 32, 2 + 2 + 4 + 16},
+      {8, "Q8_0", 32, 2 + 32},
+      {9, "Q8_1", 32, 2 + 2 + 32},
+      {10, "Q2_K", 256, 16 + 64 + 2 + 2},
+      {11, "Q3_K", 256, 32 + 64 + 12 + 2},
+      {12, "Q4_K", 256, 2 + 2 + 12 + 128},
+      {13, "Q5_K", 256, 2 + 2 + 12 + 32 + 128},
+      {14, "Q6_K", 256, 128 + 64 + 16 + 2},
+      {15, "Q8_K", 256, 4 + 256 + 32},
+      {16, "IQ2_XXS", 256, 2 + 64},
+      {17, "IQ2_XS", 256, 2 + 64 + 8},
+      {18, "IQ3_XXS", 256, 2 + 96},
+      {19, "IQ1_S", 256, 2 + 32 + 16},
+      {20, "IQ4_NL", 32, 2 + 16},
+      {21, "IQ3_S", 256, 2 + 64 + 8 + 32 + 4},
+      {22, "IQ2_S", 256, 2 + 64 + 8 + 8},
+      {23, "IQ4_XS", 256, 2 + 2 + 4 + 128},
+      {24, "I8", 1, 1},
+      {25, "I16", 1, 2},
+      {26, "I32", 1, 4},
+      {27, "I64", 1, 8},
+      {28, "F64", 1, 8},
+      {29, "IQ1_M", 256, 32 + 16 + 8},
+      {30, "BF16", 1, 2},
+      {34, "TQ1_0", 256, 48 + 4 + 2},
+      {35, "TQ2_0", 256, 64 + 2},
+      {39, "MXFP4", 32, 1 + 16},
+      {40, "NVFP4", 64, 4 + 32},
+      {41, "Q1_0", 128, 2 + 16},
+      {124, "pn3t", 80, 34},
+      {125, "pn4t", 64, 34},
+  };
+  for (std::uint32_t id = 0; id < 300; ++id) {
+    const auto known = std::find_if(std::begin(all), std::end(all), [&](const Known& k) { return k.id == id; });
+    const pn::io::TensorType type = pn::io::types::from_ggml_id(id);
+    INFO(id);
+    CHECK(type.id == id);
+    CHECK(pn::io::types::is_taken_id(id) == (id <= 41 || id == 124 || id == 125));
+    if (known == std::end(all)) {
+      CHECK_FALSE(type.known());
+      CHECK(type.name == "unknown(" + std::to_string(id) + ")");
+    } else {
+      CHECK(type.name == known->name);
+      CHECK(type.block == known->block);
+      CHECK(type.block_bytes == known->bytes);
+    }
+  }
 }
