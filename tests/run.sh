@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Builds everything with g++, with clang++ and with sanitizers, and runs all tests. `tests/run.sh -h` tells more.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: tests/run.sh [--all]
+
+Installs what is missing (Debian packages), then for each of the presets gcc, clang and sanitize (g++ with ASan and
+UBSan): configures, builds with warnings as errors, runs ctest. Stops at the first failure. Build folders are
+build/<preset>; what is up to date is not built again.
+
+  --all       run the long tests too (ctest label `long`)
+  -h, --help  this text
+TEXT
+}
+
+filter=(-LE long)
+for argument in "$@"; do
+  case $argument in
+    --all) filter=() ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; echo "tests/run.sh: unknown argument $argument" >&2; exit 2 ;;
+  esac
+done
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+exec </dev/null
+
+# shellcheck source=../cmake/debian_packages.sh
+source cmake/debian_packages.sh
+need g++ g++ "first compiler"
+need clang clang++ "second compiler"
+need cmake cmake "configures the build"
+need ninja-build 'ninja|make' "runs the build"
+need libfmt-dev fmt/core.h "text output of pnpack"
+need libcli11-dev CLI/CLI.hpp "command line of pnpack"
+need nlohmann-json3-dev nlohmann/json.hpp "JSON output of pnpack"
+need catch2 'catch2/catch_all.hpp|catch2/catch.hpp' "unit tests"
+need libbenchmark-dev benchmark/benchmark.h "microbenchmarks (built here, not run)"
+need python3 python3 "tests of pnpack and the second implementation that they compare with"
+install_needed
+
+jobs=$(nproc 2>/dev/null || echo 2)
+if command -v ninja >/dev/null 2>&1; then export CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja}; fi
+export CTEST_OUTPUT_ON_FAILURE=1
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+
+# Leak detection needs ptrace, which debuggers and some containers keep from us; everything else in ASan does not.
+probe=build/leak-probe
+mkdir -p build
+echo 'int main() { return 0; }' >$probe.cpp
+g++ -fsanitize=address $probe.cpp -o $probe
+if ! ASAN_OPTIONS=detect_leaks=1 ./$probe >/dev/null 2>&1; then
+  echo "Leak detection cannot run here (no ptrace): it is left out, the rest of ASan and UBSan stays on."
+  export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
+fi
+rm -f $probe $probe.cpp
+
+# step WHAT COMMAND...: runs the command with a heading. The seconds of a step are told when the next one begins, so
+# that the very last lines of a success are ctest's own.
+seconds=
+step() {
+  local started=$SECONDS
+  if [[ -n $seconds ]]; then echo "-- $seconds s"; fi
+  printf '\n== %s\n' "$1"
+  shift
+  "$@" || { echo "tests/run.sh: failed after $((SECONDS - started)) s: $*" >&2; exit 1; }
+  seconds=$((SECONDS - started))
+}
+
+for preset in gcc clang sanitize; do
+  step "$preset: configure" cmake --preset "$preset"
+  step "$preset: build" cmake --build --preset "$preset" --parallel "$jobs"
+  step "$preset: test" ctest --preset "$preset" -j "$jobs" "${filter[@]}"
+done
