@@ -72,4 +72,13 @@ const std::uint8_t* InputFile::read(std::uint64_t offset, std::size_t length,
   return scratch.data();
 }
 
+void InputFile::release(std::uint64_t offset, std::size_t length) const noexcept {
+  if (map_ == nullptr || offset > size_ || length > size_ - offset) return;
+  const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t first = (offset + page - 1) / page * page;  // whole pages only: the others may be in use
+  const std::uint64_t end = (offset + length) / page * page;
+  if (first < end)
+    ::madvise(const_cast<std::uint8_t*>(map_) + first, static_cast<std::size_t>(end - first), MADV_DONTNEED);
+}
+
 }  // namespace pn::io

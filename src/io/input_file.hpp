@@ -36,6 +36,9 @@ class InputFile {
   // Several threads may read at once, each with a scratch of its own.
   const std::uint8_t* read(std::uint64_t offset, std::size_t length, std::vector<std::uint8_t>& scratch) const;
 
+  // Says that these bytes are not needed soon: a mapping gives their memory back to the system. They can be read again.
+  void release(std::uint64_t offset, std::size_t length) const noexcept;
+
  private:
   std::string path_;
   int fd_ = -1;

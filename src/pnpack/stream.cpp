@@ -43,6 +43,7 @@ Outcome stream(const Engine& engine, const pn::io::InputFile& file, const pn::io
     if (total.status != pn::Status::ok)
       good = static_cast<std::size_t>(total.element / conversion.unit_elements() - start);
     if (sink) sink(out.data(), good * unit_out, total);
+    file.release(tensor.offset + start * unit_in, count * unit_in);
     engine.progress.add(count * unit_in);
   }
   return total;
@@ -54,6 +55,7 @@ void stream_bytes(const Engine& engine, const pn::io::InputFile& file, std::uint
   while (length > 0) {
     const std::size_t piece = static_cast<std::size_t>(std::min<std::uint64_t>(length, piece_bytes / 4));
     sink(file.read(offset, piece, scratch), piece);
+    file.release(offset, piece);
     engine.progress.add(piece);
     offset += piece;
     length -= piece;

@@ -27,6 +27,7 @@ class Comparison {
       const std::uint8_t* others = file_.read(tensor_.offset + done_, length, scratch_);
       if (std::memcmp(bytes, others, length) != 0)
         difference_ = done_ + static_cast<std::uint64_t>(std::mismatch(bytes, bytes + length, others).first - bytes);
+      file_.release(tensor_.offset + done_, length);
     }
     done_ += length;
   }

@@ -62,6 +62,19 @@ TEST_CASE("mapped and plain reading give the same bytes") {
   }
 }
 
+TEST_CASE("what was released can be read again") {
+  const TempDir dir;
+  const std::string bytes = numbers(100001);
+  const InputFile file(dir.write("in", bytes));
+  std::vector<std::uint8_t> scratch;
+  const std::uint8_t* all = file.read(0, bytes.size(), scratch);
+  file.release(0, bytes.size());
+  file.release(4095, 4098);
+  file.release(100000, 2);
+  file.release(~std::uint64_t{0}, 1);
+  CHECK(std::string(reinterpret_cast<const char*>(all), bytes.size()) == bytes);
+}
+
 TEST_CASE("reading beyond the end is an error, also where the sum wraps") {
   const TempDir dir;
   const std::string path = dir.write("in", "0123456789");
