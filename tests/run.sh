@@ -7,8 +7,8 @@ usage() {
 usage: tests/run.sh [--all]
 
 Installs what is missing (Debian packages), then for each of the presets gcc, clang and sanitize (g++ with ASan and
-UBSan): configures, builds with warnings as errors, runs ctest. Stops at the first failure. Build folders are
-build/<preset>; what is up to date is not built again.
+UBSan): configures, builds with warnings as errors, runs ctest. Before that, fuzzes for a minute. Stops at the first
+failure. Build folders are build/<preset> and build/fuzz; what is up to date is not built again.
 
   --all       run the long tests too (ctest label `long`)
   -h, --help  this text
@@ -70,6 +70,7 @@ step() {
   seconds=$((SECONDS - started))
 }
 
+step "fuzz: 20 s for each target" tests/fuzz/run.sh 20
 for preset in gcc clang sanitize; do
   step "$preset: configure" cmake --preset "$preset"
   step "$preset: build" cmake --build --preset "$preset" --parallel "$jobs"
