@@ -8,6 +8,10 @@ install(EXPORT pn-core NAMESPACE pn:: FILE pn-core.cmake DESTINATION ${pn_cmake_
 install(DIRECTORY include/pn include/p12 DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.hpp" PATTERN "FORMAT.md")
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# What other implementations check themselves against.
+install(DIRECTORY tests/golden/ DESTINATION ${CMAKE_INSTALL_DATADIR}/pn/golden COMPONENT golden
+  FILES_MATCHING PATTERN "*.bin" PATTERN "manifest.json" PATTERN "README.md" PATTERN "__pycache__" EXCLUDE)
+install(PROGRAMS examples/conformance.py DESTINATION ${CMAKE_INSTALL_DATADIR}/pn COMPONENT golden)
 if(PN_BUILD_TOOL)
   install(TARGETS pnpack RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

@@ -1,395 +1,95 @@
 #!/usr/bin/env python3
-"""Writes the golden files in v1/ (layouts: README.md), or with --check compares them with what it would write.
+"""Writes the golden files and their manifest, or with --check compares them with what it would write.
 
-Independent of the C++ code: scales are rounded with fractions, codes with integer ratios. The only floating-point
-arithmetic is the double additions, multiplications and divisions that the format itself fixes; Python carries them
-out in IEEE double, one at a time, in the order written. No mathematical library function is used, so the files come
-out the same from every Python 3.
+Layouts and operations: README.md. arithmetic.py holds the formats in exact arithmetic, cases_v1.py and cases_v2.py the
+cases of the two folders. Needs nothing but Python 3.
 """
 import argparse
+import hashlib
+import json
 import pathlib
-import struct
 import sys
-from fractions import Fraction
 
-FOLDER = pathlib.Path(__file__).resolve().parent / "v1"
-TYPES = {"pn3t": (3, 10), "pn4t": (4, 8)}  # bits per code, codes per word
+import cases_v1
+import cases_v2
 
+FOLDER = pathlib.Path(__file__).resolve().parent
+ITEM_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "pn_block": 34, "q8_0_block": 34, "p12_block": 392}
 
-class Random:
-    """xorshift64*."""
-
-    def __init__(self, seed):
-        self.state = seed
-
-    def bits(self, n):
-        x = self.state
-        x ^= x >> 12
-        x ^= (x << 25) & 0xFFFFFFFFFFFFFFFF
-        x ^= x >> 27
-        self.state = x
-        return ((x * 0x2545F4914F6CDD1D) & 0xFFFFFFFFFFFFFFFF) >> (64 - n)
-
-    def below(self, n):
-        return self.bits(53) * n >> 53
-
-    def between(self, low, high):
-        return low + self.below(high - low + 1)
-
-    def uniform(self):
-        return self.bits(53) / 2.0**53
-
-    def bell(self):
-        """Near enough to a Gaussian. Added one by one: sum() of floats differs between versions of Python."""
-        total = -6.0
-        for _ in range(12):
-            total += self.uniform()
-        return total
-
-    def sign(self):
-        return 1.0 if self.bits(1) else -1.0
+# What an operation may say of a row. Where several apply, the first in this order.
+RESULTS = {
+    "ok": "ok",
+    "bad_length": "the number of weights is not a multiple of the block",
+    "not_finite": "the value is a NaN or an infinity",
+    "scale_overflow": "the weights are too large: every candidate scale overflows fp16",
+    "bad_importance": "the importance is negative, a NaN or an infinity",
+    "scale_not_finite": "the scale d is a NaN or an infinity",
+    "reserved_bits_set": "a reserved bit (15 or 31 of a word) is set",
+    "too_many_listed": "more than 3 weights lie outside the best 16 exponents",
+    "base_out_of_range": "the base exponent is larger than 240",
+    "listed_count_out_of_range": "the number of listed weights is larger than 3",
+    "positions_not_ascending": "the places of listed weights are not strictly ascending",
+    "unused_slot_not_zero": "an unused slot of the list is not 0",
+    "listed_code_not_zero": "the code of a listed weight is not 0",
+    "listed_exponent_in_range": "a listed exponent lies in [base, base + 15]",
+    "base_not_canonical": "the base exponent is not the canonical one",
+}
 
 
-def f32(x):
-    """The nearest fp32, as a double."""
-    return struct.unpack("<f", struct.pack("<f", x))[0]
+def manifest(kit):
+    entries = {}
+    for path, (dtype, data) in sorted(kit.files.items()):
+        assert len(data) % ITEM_BYTES[dtype] == 0
+        entries[path] = {"dtype": dtype, "count": len(data) // ITEM_BYTES[dtype],
+                         "sha256": hashlib.sha256(data).hexdigest()}
+    used = {p for t in kit.tests for part in ("inputs", "expected") for p in t[part].values() if isinstance(p, str)}
+    assert used == set(entries)
+    assert all(row["result"] in RESULTS for t in kit.tests for row in t["expected"].get("rows", ()))
+    content = {"kit": "golden files of pn", "formats": {"pn": 0, "bf16_p12": 1}, "results": RESULTS, "files": entries,
+               "tests": kit.tests}
+    content["sha256"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return (written(content, "") + "\n").encode()
 
 
-def f32_bits(bits):
-    return struct.unpack("<f", struct.pack("<I", bits))[0]
-
-
-def step(x, n):
-    """The n-th fp32 after a positive x, in either direction."""
-    return f32_bits(struct.unpack("<I", struct.pack("<f", x))[0] + n)
-
-
-# fp16 ---------------------------------------------------------------------------------------------------------------
-
-def half_value(bits):
-    """Exact value of a finite fp16."""
-    exponent, mantissa = bits >> 10 & 31, bits & 1023
-    value = Fraction(mantissa, 2**24) if exponent == 0 else (1024 + mantissa) * Fraction(2) ** (exponent - 25)
-    return -value if bits & 0x8000 else value
-
-
-def to_half(x):
-    """The nearest fp16 of a double, ties to even, as bits; 0x7C00 or 0xFC00 when it overflows."""
-    sign = 0x8000 if x < 0 else 0
-    exact = abs(Fraction(x))
-    unit = Fraction(1, 2**24)
-    while exact >= 2048 * unit:  # 11 digits at most
-        unit *= 2
-    count = round(exact / unit)  # Python rounds fractions to nearest, ties to even
-    value = count * unit
-    if value >= 65536:
-        return sign | 0x7C00
-    low, high = 0, 0x7BFF  # the bits are in the order of the values
-    while low < high:
-        middle = (low + high) // 2
-        if half_value(middle) < value:
-            low = middle + 1
-        else:
-            high = middle
-    assert half_value(low) == value
-    return sign | low
-
-
-# PN -----------------------------------------------------------------------------------------------------------------
-
-def nearest_quotient(a, b):
-    """a / b to the nearest integer, ties to even; b > 0."""
-    below, rest = divmod(a, b)
-    if 2 * rest > b or (2 * rest == b and below % 2):
-        below += 1
-    return below
-
-
-def codes_of(ratios, scale, zero):
-    """One code per weight; weights and scale as integer ratios."""
-    numerator, denominator = scale
-    codes = []
-    for a, b in ratios:
-        top, bottom = a * denominator, b * numerator
-        if bottom < 0:
-            top, bottom = -top, -bottom
-        codes.append(min(max(nearest_quotient(top, bottom) + zero, 0), 2 * zero - 1))
-    return codes
-
-
-def quantize(weights, bits, importance=None):
-    """(scale's bits, codes) of one block, or None when every scale overflows."""
-    zero = 2 ** (bits - 1)
-    low, high = min(weights), max(weights)
-    amax = max(abs(low), abs(high))
-    if importance is not None and not any(importance):
-        importance = None
-    sigma = 1.0 if abs(low) > high else -1.0
-    ratios = [w.as_integer_ratio() for w in weights]
-    best, overflow, tried = None, False, {}
-    for i in range(36) if amax else ():
-        m = (50 + 2 * i) / 100
-        scale = to_half(sigma * m * amax / zero)
-        if scale & 0x7FFF == 0:
-            continue
-        if scale & 0x7C00 == 0x7C00:
-            overflow = True
-            continue
-        if scale not in tried:
-            value = half_value(scale)
-            codes = codes_of(ratios, (value.numerator, value.denominator), zero)
-            s, error = float(value), 0.0
-            for e, (w, n) in enumerate(zip(weights, codes)):
-                r = w - s * (n - zero)
-                square = r * r
-                error += square if importance is None else importance[e] * square
-            tried[scale] = (error, codes)
-        if best is None or tried[scale][0] <= tried[best][0]:
-            best = scale
-    if best is None:
-        return None if overflow else (0, [zero] * len(weights))
-    return best, tried[best][1]
-
-
-def pn_block(scale, codes, bits, per_word, reserved=0):
-    words = []
-    for w in range(8):
-        halves = [0, 0]
-        for t, n in enumerate(codes[w * per_word:(w + 1) * per_word]):
-            halves[t % 2] |= n << (bits * (t // 2))
-        word = halves[0] | halves[1] << 16
-        words.append(word | (reserved >> (2 * w) & 1) << 15 | (reserved >> (2 * w + 1) & 1) << 31)
-    return struct.pack("<H8I", scale, *words)
-
-
-def decoded(scale, codes, zero):
-    d = float(half_value(scale)) if scale & 0x7FFF else (-0.0 if scale & 0x8000 else 0.0)
-    return struct.pack("<%df" % len(codes), *(d * float(n - zero) for n in codes))
-
-
-def pn_inputs(random, size, zero):
-    """Blocks of weights, each with an edge of its own or of a common kind."""
-    blocks = []
-    add = lambda values: blocks.append([f32(v) for v in values])
-    every = range(size)
-    for _ in range(24):
-        scale = 2.0 ** random.between(-12, 4) * (1 + random.uniform())
-        add(scale * random.bell() for _ in every)
-    for _ in range(16):
-        add(0.01 * random.bell() * random.bell() * random.bell() for _ in every)
-    for _ in range(12):
-        add(max(-1e4, min(1e4, random.bell() / (random.uniform() + 2.0**-40))) for _ in every)
-    for outlier in (1000.0, -1000.0, 1.0, -1.0):
-        for place in (0, 1, size // 2, size - 1):
-            values = [0.01 * random.bell() for _ in every]
-            values[place] = outlier
-            add(values)
-    for value in (1.0, -1.0, 0.1, -0.1, 3.0, 65504.0, -65504.0, 2.0**-14, 2.0**-24, -(2.0**-24)):
-        add(value for _ in every)
-        add(value if e % 2 else -value for e in every)
-        add(value if e % 3 else 0.0 for e in every)
-    add(0.0 for _ in every)
-    add(-0.0 for _ in every)
-    add(random.sign() * 0.0 for _ in every)
-    for _ in range(8):  # fp32 subnormals, too small for any scale
-        blocks.append([f32_bits(random.bits(23) | random.bits(1) << 31) for _ in every])
-    for _ in range(4):  # subnormals beside ordinary weights
-        blocks.append([f32_bits(random.bits(23)) if e % 3 else f32(random.bell()) for e in every])
-    edges = [2.0**-25 * zero / 1.2, 2.0**-25 * zero / 0.5, 2.0**-25 * zero, 65520.0 * zero / 1.2, 65520.0 * zero / 0.5,
-             65504.0 * zero, 1e-6, 6e-8, 2.9e-8]
-    for edge in edges:
-        for n in (-2, -1, 0, 1, 2):
-            for sign in (1.0, -1.0):
-                amax = step(f32(edge), n)
-                values = [amax * (2 * random.uniform() - 1) for _ in every]
-                values[random.below(size)] = sign * amax
-                if quantize([f32(v) for v in values], 3 if zero == 4 else 4) is not None:
-                    add(values)
-    for i in range(36):  # halfway between two levels of candidate i
-        scale = float(abs(half_value(to_half((50 + 2 * i) / 100 / zero))))
-        values = [scale * (random.between(-zero, zero - 1) + 0.5) for _ in every]
-        values = [v if abs(v) <= 1 else 0.5 * scale for v in values]
-        values[random.below(size)] = -1.0
-        add(values)
-    for _ in range(40):  # small multiples of the smallest scale: ties of two scales
-        span = random.between(2, 6 * zero)
-        values = [0.0] * size
-        for _ in range(random.between(1, 4)):
-            values[random.below(size)] = random.between(-span, span) * 2.0**-24
-        add(values)
-    for _ in range(24):  # the same with noise: equal errors differ only by the order in which they are summed
-        span = random.between(2, 6 * zero)
-        values = [2.0**-27 * (2 * random.uniform() - 1) for _ in every]
-        for _ in range(random.between(1, size // 4)):
-            values[random.below(size)] = random.between(-span, span) * 2.0**-24
-        add(values)
-    for _ in range(8):  # |min| == max
-        amax = 1 + random.uniform()
-        values = [amax * (2 * random.uniform() - 1) for _ in every]
-        values[random.below(size // 2)] = amax
-        values[size - 1 - random.below(size // 2)] = -amax
-        add(values)
-    for sign in (1.0, -1.0):
-        for _ in range(6):
-            add(sign * (0.25 + random.uniform()) for _ in every)
-    for _ in range(12):  # weights that were bf16
-        add(f32_bits(struct.unpack("<I", struct.pack("<f", 0.02 * random.bell()))[0] & 0xFFFF0000) for _ in every)
-    for _ in range(8):
-        blocks.append([f32_bits(random.bits(23) | random.bits(1) << 31 | random.between(90, 140) << 23) for _ in every])
-    return blocks
-
-
-def importances(random, size, kind):
-    if kind == 0:
-        return [random.uniform() for _ in range(size)]
-    if kind == 1:
-        return [random.uniform() if random.below(4) == 0 else 0.0 for _ in range(size)]
-    if kind == 2:
-        return [random.uniform() * 2.0 ** random.between(-200, 200) for _ in range(size)]
-    if kind == 3:
-        return [random.between(0, 3) * 5e-324 for _ in range(size)]
-    if kind == 4:
-        return [0.0] * size
-    return [1.0] * size
-
-
-def pn_files(name):
-    bits, per_word = TYPES[name]
-    size, zero = 8 * per_word, 2 ** (bits - 1)
-    random = Random(0x9E3779B97F4A7C15 + bits)
-    files = {}
-
-    weights, blocks, values = [], [], []
-    for block in pn_inputs(random, size, zero):
-        scale, codes = quantize(block, bits)
-        weights.append(struct.pack("<%df" % size, *block))
-        blocks.append(pn_block(scale, codes, bits, per_word))
-        values.append(decoded(scale, codes, zero))
-    files["%s-weights.bin" % name] = b"".join(weights)
-    files["%s-blocks.bin" % name] = b"".join(blocks)
-    files["%s-decoded.bin" % name] = b"".join(values)
-
-    weights, importance, blocks = [], [], []
-    for i in range(60):
-        block = [f32(0.02 * random.bell() * (random.bell() if i % 2 else 1.0)) for _ in range(size)]
-        g = importances(random, size, i % 6)
-        scale, codes = quantize(block, bits, g)
-        weights.append(struct.pack("<%df" % size, *block))
-        importance.append(struct.pack("<%dd" % size, *g))
-        blocks.append(pn_block(scale, codes, bits, per_word))
-    files["%s-weighted-weights.bin" % name] = b"".join(weights)
-    files["%s-weighted-importance.bin" % name] = b"".join(importance)
-    files["%s-weighted-blocks.bin" % name] = b"".join(blocks)
-
-    scales = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x3C00, 0xBC00, 0x7BFF, 0xFBFF]
-    scales += [s for s in (random.bits(16) for _ in range(80)) if s & 0x7C00 != 0x7C00]
-    blocks, values = [], []
-    for i, scale in enumerate(scales):
-        codes = [(e + i) % (2 * zero) for e in range(size)] if i % 3 == 0 else [random.bits(bits) for _ in range(size)]
-        blocks.append(pn_block(scale, codes, bits, per_word, random.bits(16) if bits == 3 and i % 2 else 0))
-        values.append(decoded(scale, codes, zero))
-    files["%s-raw-blocks.bin" % name] = b"".join(blocks)
-    files["%s-raw-decoded.bin" % name] = b"".join(values)
-    return files
-
-
-# P12 ----------------------------------------------------------------------------------------------------------------
-
-def pack(weights):
-    """The 392 bytes of 256 bf16 patterns, or None."""
-    exponents = [w >> 7 & 255 for w in weights]
-    count = [exponents.count(e) for e in range(256)]
-    listed, base = min((256 - sum(count[base:base + 16]), -base) for base in range(241))
-    base = -base
-    if listed > 3:
-        return None
-    places = [i for i in range(256) if not base <= exponents[i] <= base + 15]
-    codes = [0 if i in places else exponents[i] - base for i in range(256)]
-    head = [base, len(places)] + (places + [0, 0, 0])[:3] + ([exponents[i] for i in places] + [0, 0, 0])[:3]
-    shifts = [4 * (t // 2) + 16 * (t % 2) for t in range(8)]
-    words = [sum(code << shift for code, shift in zip(codes[8 * w:8 * w + 8], shifts)) for w in range(32)]
-    return bytes(head) + struct.pack("<32I", *words) + bytes(w >> 8 & 0x80 | w & 0x7F for w in weights)
-
-
-def p12_inputs(random):
-    blocks = []
-    weight = lambda exponent: random.bits(1) << 15 | exponent << 7 | random.bits(7)
-    every = range(256)
-    for block in range(256):  # all 65,536 patterns
-        exponents = [block // 16 * 16 + i % 16 for i in every]
-        sign_mantissas = [block % 16 << 4 | i // 16 for i in every]
-        blocks.append([sm // 128 << 15 | e << 7 | sm % 128 for e, sm in zip(exponents, sign_mantissas)])
-    blocks.append([0x3F80] * 256)
-    blocks.append([0x3F00 if i % 2 else 0x3F80 for i in every])
-    blocks.append([1 + i % 0x7F | i % 2 << 15 for i in every])
-    blocks.append([0x0000 if i % 2 else 0x8000 for i in every])
-    blocks.append([0x7F80 if i == 77 else weight(120) for i in every])
-    blocks.append([0xFF80 + i % 128 for i in every])
-    for _ in range(24):  # like trained weights
-        blocks.append([struct.unpack("<I", struct.pack("<f", 0.02 * random.bell()))[0] >> 16 for _ in every])
-    for n in (1, 2, 3):  # listed weights at every class of places
-        for _ in range(24):
-            low = random.between(16, 224)
-            values = [weight(low + random.below(16)) for _ in every]
-            values[100], values[101] = weight(low), weight(low + 15)
-            edges = [0, 1, 7, 8, 15, 16, 127, 128, 247, 248, 254, 255]
-            for i in range(n):
-                place = edges.pop(random.below(len(edges)))
-                values[place] = weight(random.below(low) if random.bits(1) else random.between(low + 16, 255))
-            blocks.append(values)
-    ties = [(100, 116), (100, 84), (100, 84, 116), (100, 92, 115), (100, 92, 93, 115), (100, 92, 114, 115), (5, 200),
-            (0, 200), (0,), (255,), (250, 5), (250, 239), (255, 239), (240, 255), (239, 255), (241, 255),
-            (247, 232, 255), (240, 0, 255), (15, 0, 255), (16, 0, 255), (100, 90, 95, 110, 112)]
-    for most, *others in ties:
-        values = [weight(most) for _ in every]
-        for i, exponent in enumerate(others):
-            values[20 * i + 9] = weight(exponent)
-        blocks.append(values)
-    for _ in range(16):
-        low = random.between(0, 240)
-        blocks.append([weight(low + random.below(16)) for _ in every])
-    return blocks
-
-
-def p12_unpackable(random):
-    blocks = [[i << 7 for i in range(256)], [random.bits(16) for _ in range(256)]]
-    for apart in (16, 17, 100):
-        for others in (4, 5, 128):
-            blocks.append([(120 + (apart if i % (256 // others) == 1 else 0)) << 7 | i % 128 for i in range(256)])
-    assert all(pack(b) is None for b in blocks)
-    return blocks
-
-
-def p12_files():
-    random = Random(0xD1B54A32D192ED03)
-    weights = p12_inputs(random)
-    refused = p12_unpackable(random)
-    return {
-        "p12-weights.bin": b"".join(struct.pack("<256H", *b) for b in weights),
-        "p12-blocks.bin": b"".join(pack(b) for b in weights),
-        "p12-unpackable-weights.bin": b"".join(struct.pack("<256H", *b) for b in refused),
-    }
+def written(value, indent):
+    """JSON, with everything that is short on one line."""
+    line = json.dumps(value)
+    if len(line) + len(indent) <= 100 or not isinstance(value, (dict, list)):
+        return line
+    deeper = indent + " "
+    if isinstance(value, dict):
+        parts = ["%s: %s" % (json.dumps(k), written(v, deeper)) for k, v in value.items()]
+    else:
+        parts = [written(v, deeper) for v in value]
+    brackets = "{}" if isinstance(value, dict) else "[]"
+    return brackets[0] + "\n" + ",\n".join(deeper + p for p in parts) + "\n" + indent + brackets[1]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     check = parser.parse_args().check
-    files = {**pn_files("pn3t"), **pn_files("pn4t"), **p12_files()}
+    kit = cases_v2.kit(cases_v1.files())
+    files = {path: data for path, (_, data) in kit.files.items()}
     different = 0
-    for name, data in sorted(files.items()):
+    for name, data in [*sorted(files.items()), ("manifest.json", manifest(kit))]:
         path = FOLDER / name
         if check:
             if not path.is_file() or path.read_bytes() != data:
                 print("%s: not what this program writes" % name)
                 different += 1
-        elif path.exists():
+        elif name.endswith(".bin") and path.exists():
             if path.read_bytes() != data:
                 sys.exit("%s exists with other content; golden files are never changed" % name)
         else:
-            FOLDER.mkdir(exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)
-    print("%d files, %d bytes, %d different" % (len(files), sum(map(len, files.values())), different))
+    for path in FOLDER.rglob("*.bin"):
+        if path.relative_to(FOLDER).as_posix() not in files:
+            print("%s: not written by this program" % path.relative_to(FOLDER))
+            different += 1
+    print("%d tests, %d files, %d bytes, %d different" % (len(kit.tests), len(files), sum(map(len, files.values())),
+                                                          different))
     return 1 if different else 0
 
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <pn/dot.hpp>
+#include <utility>
 
 #include "catch.hpp"
 #include "environment.hpp"
@@ -297,6 +298,19 @@ TEST_CASE("Q8_0: zeros, the smallest and the largest activations") {
       const pn::BlockQ8_0 want = second_q8_0(x);
       CHECK(std::memcmp(&got, &want, 34) == 0);
     }
+  }
+}
+
+TEST_CASE("Q8_0: where 1 / d overflows, one step of d decides") {
+  const float last = 0x1p-128f;  // the largest d whose inverse is beyond fp32
+  for (const auto& [d, code] : {std::pair<float, int>{last, 0}, {last + 0x1p-149f, 127}, {last - 0x1p-149f, 0}}) {
+    float x[32] = {};
+    x[7] = 127 * d;
+    x[8] = -127 * d;
+    pn::BlockQ8_0 got;
+    REQUIRE(pn::quantize_row_q8_0(x, 32, &got) == Status::ok);
+    for (int i = 0; i < 32; ++i) CHECK(static_cast<int>(got.qs[i]) == (i == 7 ? code : i == 8 ? -code : 0));
+    CHECK((got.d[0] == 0 && got.d[1] == 0));
   }
 }
 

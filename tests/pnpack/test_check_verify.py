@@ -15,7 +15,7 @@ import gguf_files as gguf  # noqa: E402
 import oracle  # noqa: E402
 from gguf_files import BF16, F32, P12, PN3T, PN4T, U32, Key, Tensor  # noqa: E402
 from oracle import KINDS  # noqa: E402
-from tool import BAD_INPUT, NO, SAMPLE, ToolTest, main  # noqa: E402
+from tool import BAD_INPUT, DONE, NO, SAMPLE, ToolTest, main  # noqa: E402
 
 P12_KEYS = [Key("p12.version", U32, 1), Key("p12.type_id", U32, 126)]
 
@@ -210,6 +210,12 @@ class Verify(ToolTest):
                                 if any(name in warning for warning in warnings)), ["gone", "new", "other"])
         self.assertEqual(len(warnings), 3)
         self.assertIn(b"other", self.done("verify", packed, changed, "--quiet").err)
+
+    def test_the_wrong_order_of_files_is_worth_a_warning(self):
+        for first, second, warned in ((self.packed, self.original, False), (self.original, self.packed, True),
+                                      (self.packed, self.packed, False), (self.original, self.original, False)):
+            document = self.expect(NO if warned else DONE, "verify", first, second, "--json").json
+            self.assertEqual(len(document.get("warnings", [])), int(warned), document)
 
     def test_a_tensor_of_an_unknown_type_that_is_longer(self):
         short, long = (self.write(name, gguf.build([Tensor("odd", (3, 2), 42, b"x" * size)]))

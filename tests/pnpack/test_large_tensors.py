@@ -72,6 +72,16 @@ class LargeTensors(ToolTest):
         numbers = {int(n) for n in re.findall(r"\d+", reasons.pop())}
         self.assertLessEqual({9, 9001}, numbers)
 
+    def test_a_block_that_does_not_fit_late(self):
+        # what was packed before it was met leaves no trace
+        late = self.bf16({15000: oracle.u16_bytes([0] * 4 + [0x3F80] * 252)})
+        tail = Tensor("v", (256, 1), BF16, ROW)
+        source = self.write("in.gguf", gguf.build([late, tail]))
+        wanted = gguf.build([late, Tensor("v", (256, 1), P12, PLAIN)], P12_KEYS)
+        for threads in THREADS:
+            self.done("pack", source, self.path("out.gguf"), "--force", "--threads", threads)
+            self.same_bytes(self.path("out.gguf"), wanted, "%d threads" % threads)
+
     def test_check_names_the_first_bad_block(self):
         packed = self.write("p.gguf", gguf.build([self.p12({11000: INVALID, 11001: INVALID, 15000: INVALID})], P12_KEYS))
         start = gguf.parse(packed.read_bytes()).start("w")

@@ -458,6 +458,11 @@ class Layouts(RoundTrip):
                 for final_padding in (True, False):
                     self.truth(gguf.build([f32("n", (3,)), bf16("w", (256, rows))], keys, final_padding=final_padding))
 
+    def test_an_empty_tensor_is_no_reason_for_padding(self):
+        tensors = [bf16("a", (256, 1)), f32("c", (3,)), Tensor("none", (0, 3), F32, offset=544)]
+        self.truth(gguf.build(tensors, final_padding=False), True)
+        self.truth(gguf.build(tensors), True)
+
     def test_an_empty_tensor_past_the_data(self):
         for offset in (0, 32, 512):
             self.truth(gguf.build([bf16("a", (256, 1)), Tensor("none", (0, 3), F32, offset=offset)], final_padding=False))
