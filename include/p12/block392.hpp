@@ -1,7 +1,8 @@
 // p12: the 392-byte BF16_P12 block. Normative text: FORMAT.md in this folder.
 //
 // Weights are bf16 BIT PATTERNS in std::uint16_t throughout: bit 15 sign, bits 14..7 exponent, bits 6..0 mantissa.
-// They are never treated as floats, so every NaN payload, infinity, subnormal and -0.0 survives.
+// They are never treated as floats, so every NaN payload, infinity, subnormal and -0.0 survives. Arrays of weights are
+// aligned to 2 bytes, as their type asks; blocks may lie at any address.
 #ifndef P12_BLOCK392_HPP
 #define P12_BLOCK392_HPP
 

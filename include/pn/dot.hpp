@@ -6,6 +6,8 @@
 #include <pn/decode.hpp>
 #include <pn/float_env.hpp>
 
+PN_EXACT_ARITHMETIC_BEGIN
+
 namespace pn {
 
 // 32 activations as ggml's Q8_0 (type id 8) holds them: value = d * qs. Alignment 1.
@@ -120,5 +122,7 @@ PN_HOST_DEVICE inline Status quantize_row_q8_0(const float* x, std::size_t k, Bl
 }
 
 }  // namespace pn
+
+PN_EXACT_ARITHMETIC_END
 
 #endif  // PN_DOT_HPP

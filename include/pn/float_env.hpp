@@ -18,9 +18,24 @@
 #if !defined(__CUDA_ARCH__) && !defined(__SSE2__) && !defined(_M_X64) && !defined(__aarch64__)
 #include <cfenv>
 #endif
-#if defined(_MSC_VER) && !defined(__clang__) && defined(_M_X64)
+#if defined(_MSC_VER) && defined(_M_X64)
 #include <xmmintrin.h>
 #endif
+#if defined(_MSC_VER)
+#include <atomic>
+#endif
+
+// clang tells of -ffast-math by a macro, but not of its parts (-fassociative-math, -freciprocal-math, ..): between
+// these two, arithmetic means what is written whatever parts are given.
+#if defined(__clang__) && !defined(__CUDACC__)
+#define PN_EXACT_ARITHMETIC_BEGIN _Pragma("float_control(push)") _Pragma("float_control(precise, on)")
+#define PN_EXACT_ARITHMETIC_END _Pragma("float_control(pop)")
+#else
+#define PN_EXACT_ARITHMETIC_BEGIN
+#define PN_EXACT_ARITHMETIC_END
+#endif
+
+PN_EXACT_ARITHMETIC_BEGIN
 
 namespace pn::detail {
 
@@ -92,6 +107,8 @@ class DefaultFloatEnvironment {
   static void fence() noexcept {
 #if defined(__GNUC__)
     __asm__ volatile("" : : : "memory");
+#elif defined(_MSC_VER)
+    std::atomic_signal_fence(std::memory_order_seq_cst);
 #endif
   }
 #if defined(__SSE2__) || (defined(_MSC_VER) && defined(_M_X64))
@@ -106,5 +123,7 @@ class DefaultFloatEnvironment {
 #endif
 
 }  // namespace pn::detail
+
+PN_EXACT_ARITHMETIC_END
 
 #endif  // PN_FLOAT_ENV_HPP

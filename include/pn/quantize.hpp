@@ -16,6 +16,8 @@
 #include <pn/half.hpp>
 #include <pn/status.hpp>
 
+PN_EXACT_ARITHMETIC_BEGIN
+
 namespace pn {
 
 // The search tries this many scales per block: m = 0.50, 0.52, .. 1.20 times amax / zero_point.
@@ -57,7 +59,7 @@ PN_HOST_DEVICE inline double block_error(const float* weights, const double* imp
   for (std::size_t e = 0; e < T::block_size; ++e) {
     const double w = static_cast<double>(weights[e]);
     const double r = w - scale * nearest_level<T>(w, scale);  // the product is exact
-    const double squared = unfused_product(r, r);  // exact: r has at most 25 significant bits
+    const double squared = unfused_product(r, r);             // exact: r has at most 25 significant bits
     error += importance != nullptr ? unfused_product(importance[e], squared) : squared;
   }
   return error;
@@ -168,5 +170,7 @@ PN_HOST_DEVICE inline Status quantize_block(const float* weights, Block34& out, 
 }
 
 }  // namespace pn
+
+PN_EXACT_ARITHMETIC_END
 
 #endif  // PN_QUANTIZE_HPP

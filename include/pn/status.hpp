@@ -7,7 +7,8 @@
 namespace pn {
 
 // Numbers are stable: a new reason gets a new number at the end of its group.
-enum class Status : std::uint8_t {
+// clang-format off
+enum class [[nodiscard]] Status : std::uint8_t {
   ok = 0,
 
   // Arguments and input values.
@@ -32,6 +33,7 @@ enum class Status : std::uint8_t {
   listed_exponent_in_range = 53,   // a listed exponent lies in [base, base + 15]
   base_not_canonical = 54,         // another base lists fewer weights, or as many with a larger base
 };
+// clang-format on
 
 // One sentence in English without a final stop; never null.
 PN_HOST_DEVICE constexpr const char* status_text(Status status) noexcept {

@@ -69,15 +69,22 @@ void fill(Random& random, int kind, std::vector<float>& weights) {
   // Few mantissa bits, so that small multiples are exact whatever the rounding mode.
   const float step =
       pn::detail::bit_cast<float>(pn::detail::bit_cast<std::uint32_t>(random.real(127, 12)) & 0xFFFFF000u);
+  const float scale = static_cast<float>(1025 + random.below(1000)) * 0x1p-16f;
   for (float& w : weights) {
-    switch (kind % 5) {
+    switch (kind % 6) {
       case 0: w = random.real(124, 4); break;
       case 1: w = random.real(base, 30); break;
       case 2: w = step * static_cast<float>(static_cast<int>(random.below(15)) - 7); break;
+      case 5:  // multiples of a scale, with every tenth halfway between two codes: a reciprocal would move some
+        w = scale * (static_cast<float>(static_cast<int>(random.below(7)) - 3) + (random.below(10) == 0 ? 0.5f : 0.0f));
+        break;
       case 3: w = random.real(105, 3); break;   // around 2^-23: scales near the smallest subnormal
       default: w = random.real(145, 3); break;  // around 2^18: the largest candidates overflow
     }
   }
+  // Every block of either type gets the end of the codes, so that m = 1.00 gives this very scale.
+  if (kind % 6 == 5)
+    for (std::size_t e = 0; e < row; e += 16) weights[e] = e % 32 == 0 ? scale * -4.0f : scale * 3.0f;
 }
 
 template <class T>

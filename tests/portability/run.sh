@@ -82,6 +82,12 @@ for level in -O0 -O3; do
   digest qemu-s390x-static s390x-linux-gnu-g++ -static $level
 done
 digest qemu-aarch64-static aarch64-linux-gnu-g++ -static -O3 -ffp-contract=off
+# clang does not tell the headers of these; they must not matter.
+for flags in "-funsafe-math-optimizations" "-fassociative-math -fno-signed-zeros -fno-trapping-math" \
+  "-freciprocal-math" "-ffp-model=precise -fno-math-errno"; do
+  # shellcheck disable=SC2086
+  digest "" clang++ -O3 $flags
+done
 for compiler in g++ clang++; do
   refused "ffast-math" $compiler -O2 -ffast-math
   refused "wider type" $compiler -O2 -m32 -mno-sse
