@@ -59,11 +59,15 @@ class Cursor {
   std::uint64_t position() const { return position_; }
   std::uint64_t remaining() const { return file_.size() - position_; }
 
-  // What errors are about from here on.
-  void subject(std::string text) { subject_ = std::move(text); }
+  // What errors are about from here on: a key or tensor by name, or while its name is not known, its number.
+  void subject(std::string text) { subject_ = std::move(text), part_.clear(); }
+  void part(const char* what, std::uint64_t number, std::uint64_t count) {
+    subject_.clear();
+    part_ = " (in " + std::string(what) + " " + std::to_string(number) + " of " + std::to_string(count) + ")";
+  }
 
   [[noreturn]] void fail(const std::string& message, std::uint64_t offset) const {
-    Error error(Fault::input, file_.path(), message);
+    Error error(Fault::input, file_.path(), message + part_);
     if (!subject_.empty()) throw std::move(error).about(subject_).at(offset);
     throw std::move(error).at(offset);
   }
@@ -119,6 +123,7 @@ class Cursor {
   const InputFile& file_;
   std::uint64_t position_ = 0;
   std::string subject_;
+  std::string part_;
   std::vector<std::uint8_t> scratch_;
   const std::uint8_t* window_ = nullptr;
   std::uint64_t window_start_ = 0;
@@ -227,7 +232,7 @@ class KeyRules {
     if (version == nullptr || id == nullptr)
       throw Error(Fault::input, file_.path(), "has p12.* keys but not both p12.version and p12.type_id");
     if (u32(*version) != 1) fail(*version, "BF16_P12 version " + std::to_string(version->number) + " is not supported");
-    if (types::is_taken_id(u32(*id)))
+    if (types::is_reserved_id(u32(*id)))
       fail(*id, "the type id " + std::to_string(id->number) + " belongs to another type");
     gguf_.p12_type_id = u32(*id);
   }
@@ -324,7 +329,7 @@ void place_tensors(const InputFile& file, Gguf& gguf) {
                   "its " + (tensor.type.known() ? std::to_string(needed) + " bytes" : std::string("data")) +
                       " at data offset " + std::to_string(tensor.offset) + " go beyond the end of the file (" +
                       std::to_string(available) + " bytes of data)",
-                  gguf.data_start);
+                  gguf.data_start + std::min(tensor.offset, available));
     if (!tensor.type.known())
       tensor.bytes = (last ? available : std::min(available, by_offset[i + 1]->offset)) - tensor.offset;
     if (!last && (tensor.bytes == 0 || tensor.bytes > by_offset[i + 1]->offset - tensor.offset))
@@ -386,7 +391,7 @@ Gguf read_gguf(const InputFile& file) {
 
   std::unordered_set<std::string> names;
   for (std::uint64_t i = 0; i < key_count; ++i) {
-    cursor.subject("key " + std::to_string(i + 1) + " of " + std::to_string(key_count));
+    cursor.part("key", i + 1, key_count);
     gguf.keys.push_back(read_key(cursor));
     if (!names.insert(gguf.keys.back().name).second) cursor.fail("appears twice", gguf.keys.back().offset);
   }
@@ -394,7 +399,7 @@ Gguf read_gguf(const InputFile& file) {
 
   names.clear();
   for (std::uint64_t i = 0; i < tensor_count; ++i) {
-    cursor.subject("tensor " + std::to_string(i + 1) + " of " + std::to_string(tensor_count));
+    cursor.part("tensor", i + 1, tensor_count);
     const std::uint64_t at = cursor.position();
     gguf.tensors.push_back(read_tensor(cursor, gguf));
     if (!names.insert(gguf.tensors.back().name).second) fail_tensor(file, gguf.tensors.back(), "appears twice", at);

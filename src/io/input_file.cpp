@@ -23,6 +23,10 @@ void require_regular(const std::string& path, const struct stat& info) {
   if (!S_ISREG(info.st_mode)) throw Error(Fault::input, path, "is not a regular file");
 }
 
+std::array<std::int64_t, 4> times_of(const struct stat& info) {
+  return {info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ctim.tv_sec, info.st_ctim.tv_nsec};
+}
+
 }  // namespace
 
 InputFile::InputFile(std::string path, Access access) : path_(std::move(path)) {
@@ -41,6 +45,7 @@ InputFile::InputFile(std::string path, Access access) : path_(std::move(path)) {
   }
   size_ = static_cast<std::uint64_t>(info.st_size);
   identity_ = {static_cast<std::uint64_t>(info.st_dev), static_cast<std::uint64_t>(info.st_ino)};
+  times_ = times_of(info);
 
   if (access == Access::automatic && size_ > 0 && size_ <= std::numeric_limits<std::size_t>::max()) {
     void* map = ::mmap(nullptr, static_cast<std::size_t>(size_), PROT_READ, MAP_PRIVATE, fd_, 0);
@@ -70,6 +75,13 @@ const std::uint8_t* InputFile::read(std::uint64_t offset, std::size_t length,
     done += static_cast<std::size_t>(got);
   }
   return scratch.data();
+}
+
+void InputFile::require_unchanged() const {
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0) fail(path_, errno);
+  if (static_cast<std::uint64_t>(info.st_size) != size_ || times_of(info) != times_)
+    throw Error(Fault::input, path_, "was changed while it was read");
 }
 
 void InputFile::release(std::uint64_t offset, std::size_t length) const noexcept {

@@ -1,6 +1,7 @@
 // A regular file opened for reading: mapped where the system allows it, else read piece by piece.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -36,6 +37,9 @@ class InputFile {
   // Several threads may read at once, each with a scratch of its own.
   const std::uint8_t* read(std::uint64_t offset, std::size_t length, std::vector<std::uint8_t>& scratch) const;
 
+  // Throws Error (Fault::input) when the file was changed since it was opened, as far as its size and times tell.
+  void require_unchanged() const;
+
   // Says that these bytes are not needed soon: a mapping gives their memory back to the system. They can be read again.
   void release(std::uint64_t offset, std::size_t length) const noexcept;
 
@@ -44,6 +48,7 @@ class InputFile {
   int fd_ = -1;
   std::uint64_t size_ = 0;
   FileIdentity identity_;
+  std::array<std::int64_t, 4> times_{};  // of the last change of its content and of its inode
   const std::uint8_t* map_ = nullptr;
 };
 

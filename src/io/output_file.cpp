@@ -18,6 +18,8 @@
 
 #include "error.hpp"
 
+static_assert(sizeof(off_t) == 8, "files larger than 2 GiB need a 64-bit off_t (_FILE_OFFSET_BITS=64)");
+
 namespace pn::io {
 namespace {
 
@@ -37,6 +39,11 @@ std::string name_of(const std::string& path) {
 std::array<char, 8192> pending_path;
 std::atomic<bool> pending_armed{false};
 
+// What the handler of SIGBUS writes, also in memory that is never freed.
+std::array<char, 16384> bus_error_text;
+std::size_t bus_error_length = 0;
+int bus_error_descriptor = STDERR_FILENO;
+
 void set_pending(const std::string& path) {
   if (path.size() >= pending_path.size()) return;  // such a path cannot be opened anyway
   std::memcpy(pending_path.data(), path.c_str(), path.size() + 1);
@@ -48,9 +55,7 @@ void clear_pending() { pending_armed = false; }
 extern "C" void on_signal(int signal) {
   if (pending_armed.exchange(false)) ::unlink(pending_path.data());
   if (signal == SIGBUS) {
-    static constexpr char text[] =
-        "pnpack: a mapped input file became shorter, or its disk failed, while it was read\n";
-    const ssize_t ignored = ::write(STDERR_FILENO, text, sizeof text - 1);
+    const ssize_t ignored = ::write(bus_error_descriptor, bus_error_text.data(), bus_error_length);
     static_cast<void>(ignored);
     ::_exit(3);
   }
@@ -61,7 +66,7 @@ extern "C" void on_signal(int signal) {
 }  // namespace
 
 void handle_signals() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGBUS}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU, SIGALRM, SIGUSR1, SIGUSR2, SIGABRT, SIGBUS}) {
     struct sigaction current {};
     ::sigaction(signal, nullptr, &current);
     if (current.sa_handler == SIG_IGN) continue;  // for example under nohup
@@ -72,6 +77,14 @@ void handle_signals() {
   }
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+}
+
+void set_bus_error_message(const std::string& message, int descriptor) {
+  bus_error_length = 0;
+  const std::size_t length = std::min(message.size(), bus_error_text.size());
+  std::memcpy(bus_error_text.data(), message.data(), length);
+  bus_error_descriptor = descriptor;
+  bus_error_length = length;
 }
 
 OutputTarget::OutputTarget(std::string path, bool replace, const std::vector<FileIdentity>& inputs)
@@ -105,10 +118,13 @@ OutputFile::OutputFile(const OutputTarget& target) : target_(target) {
     std::array<char, 16> suffix{};
     std::snprintf(suffix.data(), suffix.size(), "%08x", static_cast<unsigned>(random()));
     temporary_ = folder_of(target_.resolved_) + "/." + name + ".pnpack-" + suffix.data();
+    set_pending(temporary_);  // first, so that no signal comes between the file and its removal
     fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd_ < 0 && (errno != EEXIST || attempt == 100)) fail(errno);
+    if (fd_ >= 0) break;
+    const int error = errno;
+    clear_pending();
+    if (error != EEXIST || attempt == 100) fail(error);
   }
-  set_pending(temporary_);
   if (target_.exists_) ::fchmod(fd_, target_.mode_);
 }
 

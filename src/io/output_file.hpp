@@ -30,7 +30,7 @@ class OutputTarget {
 };
 
 // Bytes are written to a hidden temporary file in the target's folder. commit() flushes it to the disk and renames it.
-// Without commit() the temporary file is removed, also when the process ends by a signal that can be caught.
+// Without commit() the temporary file is removed, after handle_signals() also when a signal ends the process.
 class OutputFile {
  public:
   explicit OutputFile(const OutputTarget& target);
@@ -57,9 +57,14 @@ class OutputFile {
   std::uint64_t size_ = 0;
 };
 
-// Installs handlers that remove the temporary file of the OutputFile at work when SIGINT, SIGTERM, SIGHUP or SIGBUS (a
-// mapped input that cannot be read any more) ends the process, and makes writes to closed pipes or beyond the size
-// limit return an error instead of a signal. For the main function of a program; call it once.
+// Installs handlers that remove the temporary file of the OutputFile at work when a signal that asks a process to end
+// (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU, SIGALRM, SIGUSR1, SIGUSR2, SIGABRT) or SIGBUS does so, and makes writes
+// to closed pipes or beyond the size limit return an error instead of a signal. For the main function of a program;
+// call it once.
 void handle_signals();
+
+// What to say, and where, when SIGBUS ends the process with status 3: a mapped input became shorter, or its disk
+// failed.
+void set_bus_error_message(const std::string& message, int descriptor);
 
 }  // namespace pn::io

@@ -28,7 +28,7 @@ constexpr std::array<Row, 34> ggml_types{{
     {30, "BF16", 1, 2},       {34, "TQ1_0", 256, 54},   {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},
     {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},
 }};
-constexpr std::uint32_t last_ggml_id = 41;
+constexpr std::uint32_t last_reserved_id = 41;  // see is_reserved_id: never changes
 
 TensorType make(const Row& row) { return {row.id, row.name, row.block, row.bytes}; }
 
@@ -71,6 +71,6 @@ TensorType from_ggml_id(std::uint32_t id) {
   return {id, "unknown(" + std::to_string(id) + ")", 1, 0};
 }
 
-bool is_taken_id(std::uint32_t id) { return id <= last_ggml_id || id == pn3t().id || id == pn4t().id; }
+bool is_reserved_id(std::uint32_t id) { return id <= last_reserved_id || id == pn3t().id || id == pn4t().id; }
 
 }  // namespace pn::io::types

@@ -31,8 +31,10 @@ inline bool is_pn(const TensorType& type) { return type == pn3t() || type == pn4
 
 // The type of an id in a GGUF file without BF16_P12: ggml's types, pn3t, pn4t or unknown(id).
 TensorType from_ggml_id(std::uint32_t id);
-// True for ids that BF16_P12 must not take: those that ggml uses or once used, and those of PN.
-bool is_taken_id(std::uint32_t id);
+// True for the ids that version 1 of BF16_P12 never has: 0..41, which ggml had given out when it was published, and
+// those of PN. The list is part of the format: it must not grow with ggml's, or files that exist could no longer be
+// read.
+bool is_reserved_id(std::uint32_t id);
 }  // namespace types
 
 struct Tensor {

@@ -20,7 +20,10 @@ bool has_blocks_to_check(const Tensor& tensor) {
 TensorReport check_tensor(const Engine& engine, const Model& model, const Tensor& tensor) {
   TensorReport report(tensor);
   report.good = true;
-  if (!has_blocks_to_check(tensor)) return report;
+  if (!has_blocks_to_check(tensor)) {
+    report.reason = "not packed, only its place was checked";
+    return report;
+  }
   const Outcome outcome = stream(engine, model.file, tensor, *make_validator(tensor.type), {});
   if (outcome.status != pn::Status::ok) {
     const std::uint64_t block = outcome.element / tensor.type.block;

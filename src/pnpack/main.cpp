@@ -1,5 +1,6 @@
 // pnpack: the command line. Reads the options, runs a verb, prints what it did and turns errors into exit statuses.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -81,8 +82,8 @@ void add_options(CLI::App& app, const std::string& verb, Options& options) {
     app.add_option("--type-id", options.type_id, "GGUF type id of BF16_P12 (default 126)")
         ->check([](const std::string& text) -> std::string {
           std::uint32_t id = 0;
-          if (!CLI::detail::lexical_cast(text, id)) return "--type-id takes a number";
-          if (pn::io::types::is_taken_id(id)) return "--type-id " + text + " belongs to another type";
+          if (!CLI::detail::lexical_cast(text, id)) return "takes a number";
+          if (pn::io::types::is_reserved_id(id)) return text + " belongs to another type";
           return {};
         })
         ->type_name("ID");
@@ -110,8 +111,20 @@ int fail(bool json, int status, const Error& error) {
   return status;
 }
 
+// A mapped input may vanish under us; the signal handler then says this.
+void prepare_for_bus_error(const Options& options) {
+  const std::string text = "an input file became shorter, or its disk failed, while it was read";
+  const std::string file = options.verb == "verify" ? options.input + " or " + options.second : options.input;
+  if (options.json) {
+    pn::io::set_bus_error_message(pnpack::error_to_json(file, {}, {}, text), STDOUT_FILENO);
+  } else {
+    pn::io::set_bus_error_message(fmt::format("pnpack: {}: {}\n", pnpack::printable(file), text), STDERR_FILENO);
+  }
+}
+
 int run(const Verb& verb, Options& options) {
   options.verb = verb.name;
+  prepare_for_bus_error(options);
   if (writes_file(options.verb) && options.second.empty() && !options.dry_run)
     throw Error(Fault::usage, options.input, "OUT is missing: where shall the result go?");
   if (options.verb == "quantize" && options.type.empty())

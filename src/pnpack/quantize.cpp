@@ -21,6 +21,12 @@ void require_quantizable(const Model& model) {
   for (const pn::io::GgufKey& key : model.gguf.keys)
     if (key.name.rfind("pn.", 0) == 0)
       throw Error(Fault::input, model.file.path(), "was already quantized by pnpack").about("key " + key.name);
+  // Without keys nobody knows whether these are rotated, and the keys that are added would say that they are not.
+  for (const Tensor& tensor : model.gguf.tensors)
+    if (types::is_pn(tensor.type))
+      throw Error(Fault::input, model.file.path(), "is " + tensor.type.name + " already, from another program")
+          .about("tensor " + tensor.name)
+          .at(tensor.offset);
 }
 
 // Why a tensor stays as it is; empty when it is quantized.
@@ -70,7 +76,7 @@ Report quantize(const Options& options) {
     }
     const auto quantizer = make_pn_quantizer(tensor.type, to);
     const Outcome outcome = rewrite.convert(i, *quantizer);
-    if (outcome.status != pn::Status::ok) throw quantize_error(model, tensor, outcome);
+    if (outcome.status != pn::Status::ok) throw quantize_error(model, tensor, to, outcome);
     entry.type_out = to.name;
     entry.bytes_out = tensor.elements / to.block * to.block_bytes;
     entry.nrmse = nrmse(outcome.squared_error, outcome.squared_weight);
@@ -92,12 +98,15 @@ Report quantize(const Options& options) {
   return report;
 }
 
-Error quantize_error(const Model& model, const Tensor& tensor, const Outcome& outcome) {
+Error quantize_error(const Model& model, const Tensor& tensor, const TensorType& to, const Outcome& outcome) {
   // An element of a packed tensor has no address of its own: the offset is that of its block.
   const std::uint64_t offset = tensor.offset + outcome.element / tensor.type.block * tensor.type.block_bytes;
-  const bool bad_block = outcome.status != pn::Status::not_finite && outcome.status != pn::Status::scale_overflow;
-  const std::string place = bad_block ? block_text(tensor, outcome.element / tensor.type.block, tensor.type.block)
-                                      : element_text(tensor, outcome.element);
+  std::string place = element_text(tensor, outcome.element);
+  if (outcome.status == pn::Status::scale_overflow) {
+    place = block_text(tensor, outcome.element / to.block, to.block);
+  } else if (outcome.status != pn::Status::not_finite) {
+    place = block_text(tensor, outcome.element / tensor.type.block, tensor.type.block);
+  }
   return Error(Fault::input, model.file.path(), place + ": " + pn::status_text(outcome.status))
       .about("tensor " + tensor.name)
       .at(offset);

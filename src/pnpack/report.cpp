@@ -183,7 +183,8 @@ std::uint64_t Report::bytes_out() const {
   return sum(tensors, [](const TensorReport& t) { return t.bytes_out; });
 }
 double Report::bits_per_weight() const {
-  return bits(bytes_out(), sum(tensors, [](const TensorReport& t) { return t.elements; }));
+  return bits(verb == "verify" ? bytes_in() : bytes_out(),
+              sum(tensors, [](const TensorReport& t) { return t.elements; }));
 }
 
 double nrmse(double squared_error, double squared_weight) {

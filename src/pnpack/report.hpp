@@ -58,7 +58,7 @@ struct Report {
   std::uint64_t fallbacks() const;
   std::uint64_t bytes_in() const;
   std::uint64_t bytes_out() const;
-  double bits_per_weight() const;  // of the output, over all tensors
+  double bits_per_weight() const;  // of the output, for verify of the packed file; over all tensors
 };
 
 // sqrt(sum of squared errors / sum of squared weights); 0 when both are 0.

@@ -89,6 +89,7 @@ void Rewrite::copy_file() {
 }
 
 void Rewrite::commit() {
+  model_.file.require_unchanged();
   if (out_) out_->commit();
 }
 

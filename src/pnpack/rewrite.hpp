@@ -68,7 +68,8 @@ class Rewrite {
 void add_fate(const Options& options, Report& report);
 
 // The error for a failure of the PN quantizer.
-pn::io::Error quantize_error(const Model& model, const pn::io::Tensor& tensor, const Outcome& outcome);
+pn::io::Error quantize_error(const Model& model, const pn::io::Tensor& tensor, const pn::io::TensorType& to,
+                             const Outcome& outcome);
 
 // True when unpacking what pack writes would give the input's bytes back: data without gaps and zeros in all padding.
 // (Padding at the end: see FORMAT.md. A packed row ends on a multiple of the alignment only where the row did, so the

@@ -130,7 +130,7 @@ class Verifier {
     const Outcome outcome =
         stream(engine_, original_.file, original, *quantizer,
                [&](const std::uint8_t* bytes, std::size_t length, const Outcome&) { comparison.add(bytes, length); });
-    if (outcome.status != pn::Status::ok) throw quantize_error(original_, original, outcome);
+    if (outcome.status != pn::Status::ok) throw quantize_error(original_, original, packed.type, outcome);
     if (comparison.difference()) {
       const std::uint64_t block = *comparison.difference() / packed.type.block_bytes;
       differ(report, "differs first in " + block_text(packed, block, packed.type.block), {}, block,

@@ -1,16 +1,32 @@
 #include "workers.hpp"
 
-#include <system_error>
 #include <utility>
 
 namespace pnpack {
 
+namespace {
+
+// Stacks count as data against memory limits, and no task needs the usual 8 MiB.
+constexpr std::size_t stack_bytes = std::size_t{1} << 19;
+
+}  // namespace
+
 Workers::Workers(unsigned threads) {
-  try {
-    for (unsigned i = 1; i < threads; ++i) crew_.emplace_back([this] { work(); });
-  } catch (const std::system_error&) {
-    // Fewer threads give the same bytes, later.
+  crew_.reserve(threads - 1);
+  pthread_attr_t attributes;
+  if (threads == 1 || ::pthread_attr_init(&attributes) != 0) return;
+  ::pthread_attr_setstacksize(&attributes, stack_bytes);
+  const auto start = [](void* self) -> void* {
+    static_cast<Workers*>(self)->work();
+    return nullptr;
+  };
+  while (crew_.size() + 1 < threads) {
+    pthread_t thread{};
+    // Fewer threads than wanted give the same bytes, later.
+    if (::pthread_create(&thread, &attributes, start, this) != 0) break;
+    crew_.push_back(thread);
   }
+  ::pthread_attr_destroy(&attributes);
 }
 
 Workers::~Workers() {
@@ -19,7 +35,7 @@ Workers::~Workers() {
     stop_ = true;
   }
   wake_.notify_all();
-  for (std::thread& thread : crew_) thread.join();
+  for (const pthread_t thread : crew_) ::pthread_join(thread, nullptr);
 }
 
 void Workers::for_each(std::size_t count, const std::function<void(std::size_t)>& task) {

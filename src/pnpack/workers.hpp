@@ -1,12 +1,13 @@
 // A fixed crew of threads for loops whose iterations are independent.
 #pragma once
 
+#include <pthread.h>
+
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
 #include <functional>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 namespace pnpack {
@@ -38,7 +39,7 @@ class Workers {
   std::size_t running_ = 0;
   std::exception_ptr failure_;
   bool stop_ = false;
-  std::vector<std::thread> crew_;
+  std::vector<pthread_t> crew_;
 };
 
 }  // namespace pnpack

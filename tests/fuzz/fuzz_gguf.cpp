@@ -324,16 +324,16 @@ std::optional<Text> unpacked_bytes(const Model& model, const Tensor& tensor, con
   Text out;
   if (types::is_p12(tensor.type)) {
     std::vector<std::uint16_t> weights(k);
-    p12::unpack_row(reinterpret_cast<const p12::Block392*>(model.data(tensor)), k, weights.data());
+    FUZZ_REQUIRE(p12::unpack_row(reinterpret_cast<const p12::Block392*>(model.data(tensor)), k, weights.data()) == pn::Status::ok);
     fuzz::append(out, weights);
     return out;
   }
   std::vector<float> weights(k);
   const auto* row = reinterpret_cast<const pn::Block34*>(model.data(tensor));
   if (tensor.type == types::pn3t())
-    pn::decode_row<pn::pn3t>(row, k, weights.data());
+    FUZZ_REQUIRE(pn::decode_row<pn::pn3t>(row, k, weights.data()) == pn::Status::ok);
   else
-    pn::decode_row<pn::pn4t>(row, k, weights.data());
+    FUZZ_REQUIRE(pn::decode_row<pn::pn4t>(row, k, weights.data()) == pn::Status::ok);
   if (to == "f32") {
     fuzz::append(out, weights);
     return out;
@@ -365,7 +365,7 @@ std::optional<Text> quantized_bytes(const Model& model, const Tensor& tensor) {
   } else {
     std::vector<std::uint16_t> halves(k);
     if (types::is_p12(tensor.type))
-      p12::unpack_row(reinterpret_cast<const p12::Block392*>(model.data(tensor)), k, halves.data());
+      FUZZ_REQUIRE(p12::unpack_row(reinterpret_cast<const p12::Block392*>(model.data(tensor)), k, halves.data()) == pn::Status::ok);
     else
       std::memcpy(halves.data(), model.data(tensor), 2 * k);
     for (const std::uint16_t half : halves)
@@ -627,7 +627,7 @@ void check_quantize(const Model& in, const Choice& choice) {
   Options options = options_for(choice, "in", "out");
   options.verb = "quantize";
   const Attempt quantized = write_attempt("quantize", pnpack::quantize, options, choice, "out", input_only);
-  const bool refused = has_keys(in.gguf, "pn.");
+  const bool refused = has_keys(in.gguf, "pn.") || has_pn(in.gguf);
   bool must_fail = refused;
   bool keeps_p12 = false;
   std::uint64_t converted = 0;

@@ -85,7 +85,7 @@ class GgufOracle {
       std::uint64_t id = 0;
       if (values_.count("p12.type_id") == 0) return false;
       if (!u32_key("p12.version", version) || version != 1 || !u32_key("p12.type_id", id)) return false;
-      if (pn::io::types::is_taken_id(static_cast<std::uint32_t>(id))) return false;
+      if (pn::io::types::is_reserved_id(static_cast<std::uint32_t>(id))) return false;
       p12_id_ = static_cast<std::uint32_t>(id);
     }
     if (pn) {

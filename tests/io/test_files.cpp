@@ -1,5 +1,6 @@
 // Proves that an input is read the same mapped or not, that only regular files are read or replaced, and that an
 // output appears complete or not at all.
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -229,4 +230,21 @@ TEST_CASE("a write that fails is an error and leaves nothing") {
   }
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
   CHECK(dir.entries() == 0);
+}
+
+TEST_CASE("an input that was changed is noticed") {
+  const TempDir dir;
+  const std::string path = dir.write("in", numbers(10000));
+  const InputFile file(path);
+  file.require_unchanged();
+  SECTION("longer") { std::ofstream(path, std::ios::app) << "more"; }
+  SECTION("overwritten in place, its modification time set back") {
+    struct stat before {};
+    REQUIRE(::stat(path.c_str(), &before) == 0);
+    ::usleep(20000);
+    std::fstream(path, std::ios::in | std::ios::out) << "other";
+    const struct timespec times[2] = {before.st_atim, before.st_mtim};
+    REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
+  }
+  CHECK(fault_of([&] { file.require_unchanged(); }) == Fault::input);
 }

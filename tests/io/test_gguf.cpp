@@ -162,14 +162,16 @@ TEST_CASE("counts and lengths that the file cannot hold are refused before anyth
   check_refused(Bytes().header(0, 0xFFFFFFFFFFFFu), "", "keys");
   check_refused(Bytes().header(0xFFFFFFFFFFFFFFFFu, 0), "", "tensors");
   check_refused(Bytes().header(0xFFFFFFFFFFFFu, 0), "", "tensors");
-  check_refused(Bytes().header(0, 1).u64(0xFFFFFFFFFFFFu).pad(32, 32), "key 1 of 1", "the name of a key");
+  check_refused(Bytes().header(0, 1).u64(0xFFFFFFFFFFFFu).pad(32, 32), "", "the name of a key");
+  check_refused(Bytes().header(0, 1).u64(0xFFFFFFFFFFFFu).pad(32, 32), "", "(in key 1 of 1)");
   check_refused(one_key(string_type, [](Bytes& b) { b.u64(0xFFFFFFFFFFFFFFFFu); }), "key k", "a string");
   check_refused(one_key(string_type, [](Bytes& b) { b.u64(4).number(0, 3); }), "key k", "a string of 4");
   check_refused(one_key(array_type, [](Bytes& b) { b.u32(0).u64(9).u64(0); }), "key k", "an array of 9");
   check_refused(one_key(array_type, [](Bytes& b) { b.u32(u64_type).u64(0x2000000000000000u).u64(0); }), "key k",
                 "array");
   check_refused(one_key(array_type, [](Bytes& b) { b.u32(string_type).u64(2).u64(0); }), "key k", "array");
-  check_refused(Bytes().header(1, 0).u64(1u << 20).pad(32, 64), "tensor 1 of 1", "the name of a tensor");
+  check_refused(Bytes().header(1, 0).u64(1u << 20).pad(32, 64), "", "the name of a tensor");
+  check_refused(Bytes().header(1, 0).u64(1u << 20).pad(32, 64), "", "(in tensor 1 of 1)");
 }
 
 TEST_CASE("value types: unknown ones and deep nesting are refused") {
@@ -404,7 +406,7 @@ TEST_CASE("ggml's types: names, blocks and sizes; what ggml does not know is unk
     const pn::io::TensorType type = pn::io::types::from_ggml_id(id);
     INFO(id);
     CHECK(type.id == id);
-    CHECK(pn::io::types::is_taken_id(id) == (id <= 41 || id == 124 || id == 125));
+    CHECK(pn::io::types::is_reserved_id(id) == (id <= 41 || id == 124 || id == 125));
     if (known == std::end(all)) {
       CHECK_FALSE(type.known());
       CHECK(type.name == "unknown(" + std::to_string(id) + ")");

@@ -4,7 +4,9 @@ Proves that OUT is never IN, never replaces what it should not, is complete or a
 size limit, kill -9), and that errors of every kind are also one JSON document.
 """
 
+import json
 import os
+import pathlib
 import pty
 import resource
 import shutil
@@ -199,18 +201,50 @@ class Interrupted(CommandLineTest):
             shutil.rmtree(folder)
         self.assertEqual((source.stat().st_size, source.stat().st_mtime_ns), (size, modified))
 
+    def started(self, source, out, *options):
+        """`pack` at work: it has begun to write. Signals are as a shell would leave them."""
+        ordinary = [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT]
+        process = subprocess.Popen([PNPACK, "pack", source, out, "--threads", "1", *options], env=ENVIRONMENT,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   preexec_fn=lambda: [signal.signal(s, signal.SIG_DFL) for s in ordinary])
+        while not os.listdir(out.parent):
+            self.assertIsNone(process.poll(), "ended before it wrote anything")
+            time.sleep(0.0005)
+        return process
+
+    def test_an_input_that_changes_is_refused(self):
+        folder = self.path("out")
+        folder.mkdir()
+        # touched while it is read, as by a write in place; and shortened, which a mapping meets as a signal
+        for change in (lambda path: os.utime(path), lambda path: os.truncate(path, 4096)):
+            source = self.large_source()
+            process = self.started(source, folder / "out.gguf", "--json")
+            change(source)
+            out, _ = process.communicate()
+            self.assertEqual(process.returncode, BAD_INPUT)
+            document = json.loads(out)
+            self.assertIs(document["ok"], False)
+            self.assertEqual(document["error"]["file"], str(source))
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_many_threads_within_a_limit_of_memory(self):
+        if b"__asan_init" in pathlib.Path(PNPACK).read_bytes():
+            self.skipTest("sanitizers need memory of their own")
+        source = self.large_source(1 << 17)
+        limit = 400000 * 1024
+        for threads in (2, 64, 256):
+            self.done("pack", source, self.path("out.gguf"), "--force", "--threads", threads, "--quiet",
+                      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)))
+
     def test_a_gentle_signal_leaves_nothing(self):
         source, folder = self.large_source(), self.path("out")
         folder.mkdir()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            process = subprocess.Popen([PNPACK, "pack", source, folder / "out.gguf", "--threads", "1"], env=ENVIRONMENT,
-                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            while not os.listdir(folder):
-                self.assertIsNone(process.poll(), "ended before it wrote anything")
-                time.sleep(0.0005)
-            time.sleep(0.005)  # the name is there before the tool knows that it is to be removed
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU, signal.SIGALRM,
+                       signal.SIGUSR1, signal.SIGUSR2, signal.SIGABRT):
+            process = self.started(source, folder / "out.gguf")
             process.send_signal(number)
-            self.assertEqual(process.wait(), -number)
+            process.communicate()
+            self.assertEqual(process.returncode, -number)
             self.assertEqual(os.listdir(folder), [])
 
     def test_a_signal_that_was_ignored_stays_ignored(self):

@@ -286,6 +286,19 @@ class Errors(QuantizeTest):
                    f32("odd", (321, 1), [math.nan] * 321)]
         self.quantizes_to(tensors, "pn3t")
 
+    def test_an_overflow_names_the_block_and_not_its_first_weight(self):
+        weights = [1.0] * 192
+        weights[101] = 2e6
+        source = self.write("in.gguf", gguf.build([f32("w", (64, 3), weights)]))
+        message = self.rejected(source, "quantize", "--type", "pn4t", names=("w",))["message"]
+        self.assertIn("block 1 (row 1, columns 0..63)", message)
+
+    def test_blocks_of_another_program_are_not_quantized_beside(self):
+        # nobody knows whether they are rotated, and the keys would say that they are not
+        blocks = oracle.pn_quantize(KINDS["pn4t"], [0.5] * 64)
+        tensors = [Tensor("old", (64, 1), PN4T, blocks), f32("new", (64, 1), [0.25] * 64)]
+        self.rejected(self.write("in.gguf", gguf.build(tensors)), "quantize", "--type", "pn4t", names=("old",))
+
     def test_every_scale_overflows(self):
         for kind in KINDS.values():
             limit = 524160.0 * kind.zero / 4

@@ -33,7 +33,7 @@ THIRD_PARTY = {
 # Headers of the C++17 standard library and of C, as far as a core may want them.
 STANDARD = re.compile(r"^[a-z_0-9]+$")
 COMPILER = {"xmmintrin.h", "immintrin.h", "arm_neon.h"}
-SYSTEM = {"fcntl.h", "unistd.h", "sys/mman.h", "sys/stat.h"}
+SYSTEM = {"fcntl.h", "pthread.h", "unistd.h", "sys/mman.h", "sys/stat.h"}
 
 SOURCES = (".h", ".hpp", ".cpp", ".cu", ".cuh")
 TOP_LEVEL = {
