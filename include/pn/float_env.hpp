@@ -8,7 +8,7 @@
 
 // Flags under which a compiler may reorder or replace the arithmetic that the format fixes. Only translation units
 // that include these headers are concerned: compile them without the flag.
-#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || (defined(_M_FP_FAST))
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(_M_FP_FAST)
 #error "pn: -ffast-math (or a part of it) would change the bytes of quantized weights; compile without it"
 #endif
 #if !defined(__CUDA_ARCH__) && (FLT_EVAL_METHOD != 0)
@@ -26,8 +26,9 @@
 #endif
 
 // clang tells of -ffast-math by a macro, but not of its parts (-fassociative-math, -freciprocal-math, ..): between
-// these two, arithmetic means what is written whatever parts are given.
-#if defined(__clang__) && !defined(__CUDACC__)
+// these two, arithmetic means what is written whatever parts are given. (Only on targets where every clang knows the
+// pragma; elsewhere do not give clang such parts.)
+#if defined(__clang__) && !defined(__CUDACC__) && (defined(__x86_64__) || defined(__i386__) || defined(__s390x__))
 #define PN_EXACT_ARITHMETIC_BEGIN _Pragma("float_control(push)") _Pragma("float_control(precise, on)")
 #define PN_EXACT_ARITHMETIC_END _Pragma("float_control(pop)")
 #else

@@ -25,7 +25,7 @@ struct Model {
   pn::io::Gguf gguf;
 };
 
-// The output of a verb: a file that appears when finish() has been called, or nothing for --dry-run.
+// The output of a verb: a file that appears when commit() has been called, or nothing for --dry-run.
 class Rewrite {
  public:
   Rewrite(const Options& options, const Engine& engine, const Model& model);

@@ -324,7 +324,8 @@ std::optional<Text> unpacked_bytes(const Model& model, const Tensor& tensor, con
   Text out;
   if (types::is_p12(tensor.type)) {
     std::vector<std::uint16_t> weights(k);
-    FUZZ_REQUIRE(p12::unpack_row(reinterpret_cast<const p12::Block392*>(model.data(tensor)), k, weights.data()) == pn::Status::ok);
+    FUZZ_REQUIRE(p12::unpack_row(reinterpret_cast<const p12::Block392*>(model.data(tensor)), k, weights.data()) ==
+                 pn::Status::ok);
     fuzz::append(out, weights);
     return out;
   }
@@ -365,7 +366,8 @@ std::optional<Text> quantized_bytes(const Model& model, const Tensor& tensor) {
   } else {
     std::vector<std::uint16_t> halves(k);
     if (types::is_p12(tensor.type))
-      FUZZ_REQUIRE(p12::unpack_row(reinterpret_cast<const p12::Block392*>(model.data(tensor)), k, halves.data()) == pn::Status::ok);
+      FUZZ_REQUIRE(p12::unpack_row(reinterpret_cast<const p12::Block392*>(model.data(tensor)), k, halves.data()) ==
+                   pn::Status::ok);
     else
       std::memcpy(halves.data(), model.data(tensor), 2 * k);
     for (const std::uint16_t half : halves)
