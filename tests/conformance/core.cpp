@@ -71,7 +71,8 @@ std::vector<F> load_as(const Bytes& bytes) {
 }
 template <class U>
 void store(U value, Bytes& out) {
-  for (std::size_t b = 0; b < sizeof(U); ++b) out.push_back(static_cast<std::uint8_t>(value >> (8 * b) & 0xFFu));
+  for (std::size_t b = 0; b < sizeof(U); ++b)
+    out.push_back(static_cast<std::uint8_t>((static_cast<std::uint64_t>(value) >> (8 * b)) & 0xFFu));
 }
 std::vector<float> floats(const Bytes& bytes) { return load_as<float, std::uint32_t>(bytes); }
 void store_float(float value, Bytes& out) { store(pn::detail::bit_cast<std::uint32_t>(value), out); }
