@@ -4,7 +4,8 @@
 usage: conformance.py [FOLDER]     (FOLDER: where manifest.json lies)
 
 To check an implementation of yours, replace the functions from DECODER on by calls of it. This program runs decode,
-validate, unpack and pack; the other operations of the manifest are for implementations that quantize and multiply.
+validate, unpack, pack and the rotation of activations and of decoded weights; the other operations of the manifest are
+for implementations that quantize, multiply or write fp16 and bf16.
 """
 import hashlib
 import json
@@ -12,8 +13,11 @@ import pathlib
 import struct
 import sys
 
+RUN = ("decode", "decode_rotated", "rotate_activations", "validate", "unpack", "pack")
 TYPES = {"pn3t": (3, 10), "pn4t": (4, 8)}  # bits per code, codes per word
 ITEMS = {"bf16": "H", "fp32": "f", "pn_block": "34s", "p12_block": "392s"}  # how struct reads what is needed here
+
+HADAMARD = {64: "0x1p-3", 128: "0x1.6a09e667f3bcdp-4", 256: "0x1p-4", 512: "0x1.6a09e667f3bcdp-5", 1024: "0x1p-5"}
 
 # DECODER --------------------------------------------------------------------------------------------------------------
 
@@ -23,6 +27,18 @@ def decode(block, form):
     d, *words = struct.unpack("<e8I", block)
     shifts = [bits * (t >> 1) + 16 * (t & 1) for t in range(per_word)]
     return [d * float((w >> shift & 2**bits - 1) - 2**(bits - 1)) for w in words for shift in shifts]
+
+def fp32(x):
+    """The nearest fp32 of a double."""
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+def rotate(x, b, rounded):
+    """A row times the Hadamard matrix of each segment: butterflies, then the constant; each step is rounded."""
+    distance, c = 1, rounded(float.fromhex(HADAMARD[b]))
+    while distance < b:
+        x = [rounded(x[j ^ distance] - v if j & distance else v + x[j ^ distance]) for j, v in enumerate(x)]
+        distance *= 2
+    return [rounded(v * c) for v in x]
 
 def validate_pn(block, form):
     if block[1] & 0x7C == 0x7C:
@@ -69,10 +85,15 @@ def rows(results, per_row):
            for i in range(0, len(results), per_row)]
     return [row[0] if row else {"result": "ok"} for row in bad]
 
-def run(operation, form, k, inputs):
+def run(operation, form, k, b, inputs):
     """What the decoder makes of the inputs of a test."""
-    if operation in ("decode", "unpack"):
-        return [w for b in inputs["blocks"] for w in (decode(b, form) if operation == "decode" else unpack(b))]
+    if operation in ("decode", "decode_rotated"):
+        weights = [w for block in inputs["blocks"] for w in decode(block, form)]
+        return weights if operation == "decode" else [fp32(w) for w in rotate(weights, b, float)]
+    if operation == "rotate_activations":
+        return rotate(inputs["x"], b, fp32) if b in HADAMARD and k % b == 0 else [{"result": "bad_length"}]
+    if operation == "unpack":
+        return [w for block in inputs["blocks"] for w in unpack(block)]
     if operation == "validate":
         size, valid = (256, validate_p12) if form == "bf16_p12" else (8 * TYPES[form][1], validate_pn)
         return rows([valid(block, form) for block in inputs["blocks"]], k // size)
@@ -103,11 +124,11 @@ def main():
     load = lambda name: [v for v, in struct.iter_unpack("<" + ITEMS[listed[name]["dtype"]], data[name])]
     ran, failed, left = 0, 0, {}
     for test in manifest["tests"]:
-        if test["operation"] not in ("decode", "validate", "unpack", "pack"):
+        if test["operation"] not in RUN:
             left[test["operation"]] = True
             continue
         inputs = {name: load(path) for name, path in test["inputs"].items()}
-        got = run(test["operation"], test["format"], test["k"], inputs)
+        got = run(test["operation"], test["format"], test["k"], test.get("b"), inputs)
         want, = test["expected"].values()
         good = list(map(bits, got)) == list(map(bits, load(want) if isinstance(want, str) else want))
         ran, failed = ran + 1, failed + (not good)

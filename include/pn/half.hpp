@@ -92,6 +92,33 @@ PN_HOST_DEVICE PN_CONSTEXPR_BITS std::uint16_t float_to_bf16(float value) noexce
   return float_bits_to_bf16(detail::bit_cast<std::uint32_t>(value));
 }
 
+// The bits of a double -> bf16.
+PN_HOST_DEVICE constexpr std::uint16_t double_bits_to_bf16(std::uint64_t bits) noexcept {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits >> 48) & 0x8000u;
+  const std::uint64_t magnitude = bits & 0x7FFFFFFFFFFFFFFFu;
+  if (magnitude > 0x7FF0000000000000u) {
+    const std::uint32_t top = static_cast<std::uint32_t>(magnitude >> 45) & 0x7Fu;
+    return static_cast<std::uint16_t>(sign | 0x7FC0u | top);
+  }
+  if (magnitude >= 0x47EFF00000000000u) return static_cast<std::uint16_t>(sign | 0x7F80u);  // >= 2^128 - 2^119
+
+  // As double_bits_to_half, with 7 bits of mantissa and subnormals below 2^-126 in units of 2^-133.
+  const int power = static_cast<int>(magnitude >> 52) - 1023;
+  if (power < -134) return static_cast<std::uint16_t>(sign);
+  const std::uint64_t digits = (magnitude & 0xFFFFFFFFFFFFFu) | 0x10000000000000u;
+  const int cut = power >= -126 ? 45 : -81 - power;
+  const std::uint64_t below = digits & ((std::uint64_t{1} << cut) - 1);
+  const std::uint64_t half = std::uint64_t{1} << (cut - 1);
+  std::uint32_t result = static_cast<std::uint32_t>(digits >> cut);
+  if (below > half || (below == half && result % 2 == 1)) ++result;
+  if (power >= -126) result += static_cast<std::uint32_t>(power + 126) << 7;
+  return static_cast<std::uint16_t>(sign | result);
+}
+
+PN_HOST_DEVICE PN_CONSTEXPR_BITS std::uint16_t double_to_bf16(double value) noexcept {
+  return double_bits_to_bf16(detail::bit_cast<std::uint64_t>(value));
+}
+
 }  // namespace pn
 
 #endif  // PN_HALF_HPP

@@ -5,6 +5,7 @@
 #include <pn/block34.hpp>
 #include <pn/decode.hpp>
 #include <pn/dot.hpp>
+#include <pn/hadamard.hpp>
 #include <pn/half.hpp>
 #include <pn/quantize.hpp>
 #include <pn/status.hpp>

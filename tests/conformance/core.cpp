@@ -1,7 +1,7 @@
 // Does with pn's core what the manifest of tests/golden asks for; run_kit.py feeds it and compares. Each line of
-// standard input is one test, with tabs between: operation, format, k, the path for the output, the inputs' paths.
-// Output files hold little-endian values, or, where rows end in a result, lines of text: result, its sentence, and a
-// number or "-".
+// standard input is one test, with tabs between: operation, format, k, b (the Hadamard block, or 0), the path for the
+// output, the inputs' paths. Output files hold little-endian values, or, where rows end in a result, lines of text:
+// result, its sentence, and a number or "-".
 #include <algorithm>
 #include <fstream>
 #include <iostream>
@@ -41,7 +41,7 @@ const char* name_of(Status status) {
 
 struct Test {
   std::string operation, format;
-  std::size_t k = 0;
+  std::size_t k = 0, b = 0;
   std::vector<Bytes> inputs;
   Bytes values;              // what goes to the output
   std::string rows;          // or this, once a row was not ok
@@ -90,11 +90,62 @@ void store_blocks(const std::vector<Block>& from, Bytes& out) {
   out.insert(out.end(), first, first + from.size() * sizeof(Block));
 }
 
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+// A decoded row, rotated back where b is given, as the type that the operation ends in. False when there is none such.
+bool store_decoded(const std::vector<float>& row, Test& test) {
+  const std::size_t k = row.size();
+  const bool rotated = test.b != 0;
+  std::size_t bad = Test::no_place;
+  if (ends_with(test.operation, "_to_fp16") || ends_with(test.operation, "_to_bf16")) {
+    const bool half = ends_with(test.operation, "_to_fp16");
+    std::vector<std::uint16_t> out(k);
+    Status status = Status::ok;
+    if (rotated) {
+      status = half ? pn::hadamard_weights_to_half(row.data(), out.data(), k, test.b, &bad)
+                    : pn::hadamard_weights_to_bf16(row.data(), out.data(), k, test.b, &bad);
+    } else {
+      for (std::size_t e = 0; e < k; ++e) {
+        out[e] = half ? pn::float_to_half(row[e]) : pn::float_to_bf16(row[e]);
+        if (half && (out[e] & 0x7C00u) == 0x7C00u && status == Status::ok) {
+          status = Status::not_finite;
+          bad = e;
+        }
+      }
+    }
+    test.result(status, bad);
+    for (const std::uint16_t v : out) store(v, test.values);
+    return true;
+  }
+  std::vector<float> out = row;
+  Status status = Status::ok;
+  if (rotated) status = pn::hadamard_weights(row.data(), out.data(), k, test.b, &bad);
+  test.result(status, bad);
+  for (const float v : out) store_float(v, test.values);
+  return test.operation == (rotated ? "decode_rotated" : "decode");
+}
+
 template <class T>
 bool run_pn(Test& test) {
   const std::size_t k = test.k;
   const std::size_t per_row = k / T::block_size;
   const std::string& what = test.operation;
+  if (what == "quantize_rotated") {
+    std::vector<float> weights = floats(test.inputs[0]);
+    for (std::size_t row = 0; row < weights.size() / k; ++row) {
+      float* w = weights.data() + row * k;
+      std::vector<pn::Block34> out(per_row + 1);
+      std::size_t bad = Test::no_place;
+      Status status = pn::hadamard_weights(w, w, k, test.b, &bad);
+      if (status == Status::ok) status = pn::quantize_row<T>(w, k, out.data(), &bad);
+      test.result(status, bad);
+      out.pop_back();
+      store_blocks(out, test.values);
+    }
+    return true;
+  }
   if (what == "quantize" || what == "quantize_weighted") {
     const std::vector<float> weights = floats(test.inputs[0]);
     std::vector<double> importance;
@@ -120,21 +171,14 @@ bool run_pn(Test& test) {
       test.result(status, bad);
       test.row_results = true;
     } else if (what.rfind("decode", 0) == 0) {
-      test.result(pn::decode_row<T>(first, k, out.data()), Test::no_place);
+      if (pn::decode_row<T>(first, k, out.data()) != Status::ok) return false;
       for (std::size_t e = 0; e < k; ++e) {
         // Element by element gives the same bits.
         if (pn::detail::bit_cast<std::uint32_t>(pn::decode_element<T>(first, e)) !=
             pn::detail::bit_cast<std::uint32_t>(out[e]))
           return false;
-        if (what == "decode")
-          store_float(out[e], test.values);
-        else if (what == "decode_to_fp16")
-          store(pn::float_to_half(out[e]), test.values);
-        else if (what == "decode_to_bf16")
-          store(pn::float_to_bf16(out[e]), test.values);
-        else
-          return false;
       }
+      if (!store_decoded(out, test)) return false;
     } else if (what == "dot_f32") {
       const std::vector<float> x = floats(test.inputs.at(1));
       float y = 0;
@@ -202,6 +246,25 @@ bool run_q8_0(Test& test) {
   return true;
 }
 
+bool run_hadamard(Test& test) {
+  const std::vector<float> in = floats(test.inputs[0]);
+  for (std::size_t row = 0; row < in.size() / test.k; ++row) {
+    const float* first = in.data() + row * test.k;
+    std::vector<float> out(first, first + test.k);
+    std::size_t bad = Test::no_place;
+    Status status = Status::ok;
+    if (test.operation == "rotate")
+      status = pn::hadamard_weights(first, out.data(), test.k, test.b, &bad);
+    else if (test.operation == "rotate_activations")
+      status = pn::hadamard_activations(out.data(), test.k, test.b);
+    else
+      return false;
+    test.result(status, bad);
+    for (const float v : out) store_float(v, test.values);
+  }
+  return true;
+}
+
 bool run_numbers(Test& test) {
   const Bytes& in = test.inputs[0];
   if (test.operation == "fp16_to_fp32") {
@@ -210,6 +273,8 @@ bool run_numbers(Test& test) {
     for (const auto v : load<std::uint32_t>(in)) store(pn::float_bits_to_half(v), test.values);
   } else if (test.operation == "fp64_to_fp16") {
     for (const auto v : load<std::uint64_t>(in)) store(pn::double_bits_to_half(v), test.values);
+  } else if (test.operation == "fp64_to_bf16") {
+    for (const auto v : load<std::uint64_t>(in)) store(pn::double_bits_to_bf16(v), test.values);
   } else if (test.operation == "fp32_to_bf16") {
     for (const auto v : load<std::uint32_t>(in)) store(pn::float_bits_to_bf16(v), test.values);
   } else if (test.operation == "bf16_to_fp32") {
@@ -225,6 +290,7 @@ bool run(Test& test) {
   if (test.format == "pn4t") return run_pn<pn::pn4t>(test);
   if (test.format == "bf16_p12") return run_p12(test);
   if (test.format == "q8_0") return run_q8_0(test);
+  if (test.format == "hadamard") return run_hadamard(test);
   return test.format == "numbers" && run_numbers(test);
 }
 
@@ -236,12 +302,13 @@ int main() {
     std::istringstream stream(line);
     for (std::string word; std::getline(stream, word, '\t');) words.push_back(word);
     Test test;
-    if (words.size() >= 5) {
+    if (words.size() >= 6) {
       test.operation = words[0];
       test.format = words[1];
       test.k = std::stoul(words[2]);
+      test.b = std::stoul(words[3]);
     }
-    for (std::size_t i = 4; i < words.size(); ++i) {
+    for (std::size_t i = 5; i < words.size(); ++i) {
       std::ifstream file(words[i], std::ios::binary);
       test.inputs.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     }
@@ -249,13 +316,13 @@ int main() {
       std::cerr << "cannot do: " << line << "\n";
       return 1;
     }
-    std::ofstream out(words[3], std::ios::binary);
+    std::ofstream out(words[4], std::ios::binary);
     if (test.row_results)
       out << test.rows;
     else
       out.write(reinterpret_cast<const char*>(test.values.data()), static_cast<std::streamsize>(test.values.size()));
     if (!out.flush()) {
-      std::cerr << "cannot write " << words[3] << "\n";
+      std::cerr << "cannot write " << words[4] << "\n";
       return 1;
     }
   }

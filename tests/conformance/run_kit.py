@@ -41,7 +41,7 @@ def main(program, folder):
     failed = 0
     with tempfile.TemporaryDirectory() as out:
         outputs = [str(pathlib.Path(out) / str(i)) for i in range(len(manifest["tests"]))]
-        plan = "".join("\t".join([t["operation"], t["format"], str(t.get("k", 1)), output]
+        plan = "".join("\t".join([t["operation"], t["format"], str(t.get("k", 1)), str(t.get("b", 0)), output]
                                  + [str(folder / p) for p in t["inputs"].values()]) + "\n"
                        for t, output in zip(manifest["tests"], outputs))
         subprocess.run([program], input=plan, text=True, check=True)

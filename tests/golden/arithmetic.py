@@ -354,3 +354,73 @@ def fp16_back(bits):
 def q8_0_values(block):
     d, *codes = struct.unpack("<H32b", block)
     return [signed_half(d) * q for q in codes]
+
+
+# Hadamard rotation ----------------------------------------------------------------------------------------------------
+
+HADAMARD = {64: 0.125, 128: float.fromhex("0x1.6a09e667f3bcdp-4"), 256: 0.0625,
+            512: float.fromhex("0x1.6a09e667f3bcdp-5"), 1024: 0.03125}
+
+
+def butterflies(x, rounded, last_first=False):
+    """Sylvester's matrix times x, from its definition [[H, H], [H, -H]]; every sum is `rounded`."""
+    if len(x) == 1:
+        return x
+    if last_first:  # the pairs at the largest distance before the others: the same matrix, other sums
+        half = len(x) // 2
+        left = [rounded(a + b) for a, b in zip(x[:half], x[half:])]
+        right = [rounded(a - b) for a, b in zip(x[:half], x[half:])]
+        return butterflies(left, rounded, True) + butterflies(right, rounded, True)
+    left = butterflies(x[:len(x) // 2], rounded)
+    right = butterflies(x[len(x) // 2:], rounded)
+    return [rounded(a + b) for a, b in zip(left, right)] + [rounded(a - b) for a, b in zip(left, right)]
+
+
+def rotated(x, b, fault=None):
+    """The segments of a row, rotated in double."""
+    rounded = f32 if fault == "fp32 butterflies" else float
+    c = f32(HADAMARD[b]) if fault == "c in fp32" else HADAMARD[b]
+    if fault == "sums from +0.0":
+        x = [v + 0.0 for v in x]
+    return [v * c for start in range(0, len(x), b)
+            for v in butterflies(x[start:start + b], rounded, fault == "largest h first")]
+
+
+def rotated_activations(x, b, fault=None):
+    """The same with every step in fp32: a double sum or product of two fp32, rounded to fp32, is the fp32 operation."""
+    rounded = float if fault == "double butterflies" else f32
+    c = HADAMARD[b] if fault == "c in double" else f32(HADAMARD[b])
+    return [f32(v * c) for start in range(0, len(x), b)
+            for v in butterflies(x[start:start + b], rounded, fault == "largest h first")]
+
+
+def nearest_bits(x, digits, lowest, infinity):
+    """The bits, without the sign, of the value nearest to a double, ties to even, in a type with so many digits and
+    with subnormals in units of 2^lowest."""
+    exact = abs(Fraction(x))
+    if exact == 0:
+        return 0
+    power = max(exact.numerator.bit_length() - exact.denominator.bit_length() - digits - 1, lowest)
+    while exact >= 2**digits * Fraction(2)**power:
+        power += 1
+    count = round(exact / Fraction(2)**power)
+    return min((power - lowest << digits - 1) + count, infinity)
+
+
+def fp64_bits_to_bf16(bits):
+    sign, magnitude = bits >> 48 & 0x8000, bits & 2**63 - 1
+    if magnitude > 2047 << 52:
+        return sign | 0x7FC0 | magnitude >> 45 & 0x7F
+    if magnitude == 2047 << 52:
+        return sign | 0x7F80
+    return sign | nearest_bits(struct.unpack("<d", struct.pack("<Q", magnitude))[0], 8, -133, 0x7F80)
+
+
+ROUNDED = {"fp32": (24, -149, 0x7F800000), "fp16": (11, -24, 0x7C00), "bf16": (8, -133, 0x7F80)}
+
+
+def rounded_to(dtype, x):
+    """A double as the bits of the dtype, with one rounding."""
+    digits, lowest, infinity = ROUNDED[dtype]
+    negative = struct.pack("<d", x)[7] & 0x80
+    return nearest_bits(x, digits, lowest, infinity) | (2**(32 if dtype == "fp32" else 16) // 2 if negative else 0)

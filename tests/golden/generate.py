@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the golden files and their manifest, or with --check compares them with what it would write.
 
-Layouts and operations: README.md. arithmetic.py holds the formats in exact arithmetic, cases_v1.py and cases_v2.py the
-cases of the two folders. Needs nothing but Python 3.
+Layouts and operations: README.md. arithmetic.py holds the formats in exact arithmetic, cases_v1.py to cases_v3.py the
+cases of the three folders. Needs nothing but Python 3.
 """
 import argparse
 import hashlib
@@ -12,6 +12,7 @@ import sys
 
 import cases_v1
 import cases_v2
+import cases_v3
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ITEM_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "pn_block": 34, "q8_0_block": 34, "p12_block": 392}
@@ -70,6 +71,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     check = parser.parse_args().check
     kit = cases_v2.kit(cases_v1.files())
+    cases_v3.add(kit)
     files = {path: data for path, (_, data) in kit.files.items()}
     different = 0
     for name, data in [*sorted(files.items()), ("manifest.json", manifest(kit))]:

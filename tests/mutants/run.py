@@ -29,7 +29,8 @@ SEED = 1
 MADE_COUNT = 30
 MADE_IN = [
     "include/pn/block34.hpp", "include/pn/config.hpp", "include/pn/decode.hpp", "include/pn/dot.hpp",
-    "include/pn/float_env.hpp", "include/pn/half.hpp", "include/pn/quantize.hpp", "include/pn/validate.hpp",
+    "include/pn/float_env.hpp", "include/pn/hadamard.hpp", "include/pn/half.hpp", "include/pn/quantize.hpp",
+    "include/pn/validate.hpp",
     "include/p12/block392.hpp", "include/p12/codec.hpp", "include/p12/scan.hpp", "include/p12/validate.hpp",
     "src/io/gguf.cpp", "src/io/input_file.cpp", "src/io/output_file.cpp", "src/io/tensor.cpp",
     "src/pnpack/check.cpp", "src/pnpack/conversion.cpp", "src/pnpack/pack.cpp", "src/pnpack/quantize.cpp",
@@ -47,6 +48,7 @@ ORDER = {
     "include/pn/decode.hpp": "pn_decode pn_dot " + PN,
     "include/pn/dot.hpp": "pn_dot " + PN,
     "include/pn/float_env.hpp": "pn_quantize pn_dot pn_decode " + PN,
+    "include/pn/hadamard.hpp": "pn_hadamard " + PN,
     "include/pn/half.hpp": "pn_half pn_quantize pn_decode pn_dot " + PN,
     "include/pn/quantize.hpp": "pn_quantize " + PN,
     "include/pn/validate.hpp": "pn_validate pn_headers pn_digest",

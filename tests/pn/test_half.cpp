@@ -1,5 +1,6 @@
-// Proves the conversions between fp16, bf16, fp32 and double: every fp16 and bf16 pattern, every fp16 midpoint and the
-// source value on either side of it, every NaN payload that fp16 can hold, and no dependence on the rounding mode.
+// Proves the conversions between fp16, bf16, fp32 and double: every fp16 and bf16 pattern, every midpoint and the
+// source value on either side of it, every NaN payload that the target can hold, and no dependence on the rounding
+// mode.
 #include <algorithm>
 #include <cfenv>
 #include <limits>
@@ -23,18 +24,33 @@ std::vector<double> ordered_values() {
 }
 const std::vector<double> values = ordered_values();
 
-// Nearest fp16 of a finite double, ties to even, by looking for its neighbours. Exact: midpoints are doubles.
-unsigned nearest_half(double x) {
+// The same of bf16, from the definition: 7 bits of mantissa, subnormals below 2^-126; 2^128 would follow the largest.
+constexpr unsigned bf16_infinity = 0x7F80;
+std::vector<double> ordered_bf16_values() {
+  std::vector<double> list(bf16_infinity + 1);
+  for (unsigned b = 0; b <= bf16_infinity; ++b) {
+    const int exponent = static_cast<int>(b >> 7);
+    const int mantissa = static_cast<int>(b & 0x7Fu);
+    list[b] = exponent == 0 ? std::ldexp(mantissa, -133) : std::ldexp(mantissa + 128, exponent - 134);
+  }
+  return list;
+}
+const std::vector<double> bf16_values = ordered_bf16_values();
+
+// Nearest of a finite double, ties to even, by looking for its neighbours. Exact: midpoints are doubles.
+unsigned nearest_in(const std::vector<double>& list, double x) {
   const unsigned sign = std::signbit(x) ? 0x8000u : 0u;
   const double magnitude = std::fabs(x);
-  if (magnitude >= values[infinity]) return sign | infinity;
-  const auto above = std::upper_bound(values.begin(), values.end(), magnitude);
-  const unsigned low = static_cast<unsigned>(above - values.begin()) - 1;
-  const double middle = (values[low] + values[low + 1]) / 2;
+  if (magnitude >= list.back()) return sign | static_cast<unsigned>(list.size() - 1);
+  const auto above = std::upper_bound(list.begin(), list.end(), magnitude);
+  const unsigned low = static_cast<unsigned>(above - list.begin()) - 1;
+  const double middle = (list[low] + list[low + 1]) / 2;
   if (magnitude < middle) return sign | low;
   if (magnitude > middle) return sign | (low + 1);
   return sign | (low % 2 == 0 ? low : low + 1);
 }
+unsigned nearest_half(double x) { return nearest_in(values, x); }
+unsigned nearest_bf16(double x) { return nearest_in(bf16_values, x); }
 
 }  // namespace
 
@@ -198,6 +214,78 @@ TEST_CASE("fp32 to bf16: nearest, ties to even, around every bf16") {
   CHECK(pn::float_bits_to_bf16(0xFF8000FF) == 0xFFC0);
 }
 
+TEST_CASE("double to bf16: one rounding, not two; the listed cases") {
+  CHECK(pn::double_to_bf16(1 + 0x1p-8 + 0x1p-40) == 0x3F81);  // by way of fp32 it would be 3F80
+  CHECK(pn::double_to_bf16(1 + 0x1p-8) == 0x3F80);
+  CHECK(pn::double_to_bf16(1 + 0x3p-8) == 0x3F82);
+  CHECK(pn::double_to_bf16(1 + 0x3p-8 - 0x1p-50) == 0x3F81);
+  CHECK(pn::double_to_bf16(0x1p-134) == 0x0000);
+  CHECK(pn::double_to_bf16(0x1.0000000000001p-134) == 0x0001);
+  CHECK(pn::double_to_bf16(-0x1.0000000000001p-134) == 0x8001);
+  CHECK(pn::double_to_bf16(0x1.fffffffffffffp-135) == 0x0000);
+  CHECK(pn::double_to_bf16(0x1p-133) == 0x0001);
+  CHECK(pn::double_to_bf16(0x1.ffp-127) == 0x0080);  // the largest subnormal rounds up to the smallest normal
+  CHECK(pn::double_to_bf16(0x1p-126) == 0x0080);
+  CHECK(pn::double_to_bf16(0x1.fep127) == 0x7F7F);
+  CHECK(pn::double_to_bf16(0x1.fefffffffffffp127) == 0x7F7F);
+  CHECK(pn::double_to_bf16(0x1.ffp127) == 0x7F80);
+  CHECK(pn::double_to_bf16(-0x1.ffp127) == 0xFF80);
+  CHECK(pn::double_to_bf16(std::numeric_limits<double>::max()) == 0x7F80);
+  CHECK(pn::double_to_bf16(std::numeric_limits<double>::denorm_min()) == 0x0000);
+  CHECK(pn::double_to_bf16(-std::numeric_limits<double>::denorm_min()) == 0x8000);
+  CHECK(pn::double_to_bf16(std::numeric_limits<double>::infinity()) == 0x7F80);
+  CHECK(pn::double_to_bf16(-std::numeric_limits<double>::infinity()) == 0xFF80);
+  CHECK(pn::double_to_bf16(0.0) == 0x0000);
+  CHECK(pn::double_to_bf16(-0.0) == 0x8000);
+}
+
+TEST_CASE("double to bf16: every value, every midpoint, and one step either side") {
+  for (unsigned low = 0; low < bf16_infinity; ++low) {
+    const double middle = (bf16_values[low] + bf16_values[low + 1]) / 2;
+    const unsigned even = low % 2 == 0 ? low : low + 1;
+    for (const double sign : {1.0, -1.0}) {
+      const unsigned s = sign < 0 ? 0x8000u : 0u;
+      const double far = sign * HUGE_VAL;
+      const double v = sign * bf16_values[low];
+      if (pn::double_to_bf16(v) != (s | low)) FAIL("value of " << std::hex << low);
+      if (pn::double_to_bf16(std::nextafter(v, far)) != (s | low)) FAIL("above " << std::hex << low);
+      if (low != 0 && pn::double_to_bf16(std::nextafter(v, 0.0)) != (s | low)) FAIL("below " << std::hex << low);
+      if (pn::double_to_bf16(sign * middle) != (s | even)) FAIL("midpoint above " << std::hex << low);
+      if (pn::double_to_bf16(std::nextafter(sign * middle, 0.0)) != (s | low))
+        FAIL("below midpoint " << std::hex << low);
+      if (pn::double_to_bf16(std::nextafter(sign * middle, far)) != (s | (low + 1)))
+        FAIL("above midpoint " << std::hex << low);
+    }
+  }
+}
+
+TEST_CASE("double to bf16: random values against their neighbours, and against fp32 where it is exact") {
+  Random random(2);
+  for (int i = 0; i < 1000000; ++i) {
+    // All of bf16's exponents and some beyond; every bit of the mantissa random.
+    const std::uint64_t exponent = 1023u - 136u + random.below(266);
+    const double x = double_of((random.next() & 0x800FFFFFFFFFFFFFu) | (exponent << 52));
+    if (pn::double_to_bf16(x) != nearest_bf16(x)) FAIL("double bits " << std::hex << bits_of(x));
+    const std::uint32_t bits = random.next32();
+    const float f = float_of(i % 2 == 0 ? bits : bits & 0x80FFFFFFu);
+    if (!std::isnan(f) && pn::double_to_bf16(static_cast<double>(f)) != pn::float_to_bf16(f))
+      FAIL("float bits " << std::hex << bits_of(f));
+  }
+}
+
+TEST_CASE("double to bf16: a NaN keeps its sign and the top of its payload and becomes quiet") {
+  for (unsigned sign = 0; sign < 2; ++sign)
+    for (std::uint32_t top = 0; top < 0x80; ++top)
+      for (const std::uint64_t low : {std::uint64_t{0}, std::uint64_t{1}, (std::uint64_t{1} << 45) - 1}) {
+        if (top == 0 && low == 0) continue;  // an infinity
+        const std::uint64_t bits = (std::uint64_t{sign} << 63) | 0x7FF0000000000000u | (std::uint64_t{top} << 45) | low;
+        if (pn::double_bits_to_bf16(bits) != ((sign << 15) | 0x7FC0u | top)) FAIL("NaN " << std::hex << bits);
+        // As fp32 to bf16 of the same payload.
+        const std::uint32_t as_float = (sign << 31) | 0x7F800000u | (top << 16) | (low != 0 ? 1u : 0u);
+        if (pn::double_bits_to_bf16(bits) != pn::float_bits_to_bf16(as_float)) FAIL("NaN " << std::hex << as_float);
+      }
+}
+
 TEST_CASE("conversions do not depend on the rounding mode") {
   const int before = std::fegetround();
   unsigned wrong = 0;
@@ -211,6 +299,7 @@ TEST_CASE("conversions do not depend on the rounding mode") {
     }
     if (pn::double_to_half(1 + 0x1p-11 + 0x1p-40) != 0x3C01) ++wrong;
     if (pn::float_to_bf16(float_of(0x3F808000)) != 0x3F80) ++wrong;
+    if (pn::double_to_bf16(1 + 0x1p-8 + 0x1p-40) != 0x3F81) ++wrong;
   }
   std::fesetround(before);
   CHECK(wrong == 0);
@@ -222,10 +311,12 @@ static_assert(pn::half_to_float_bits(0xFC00) == 0xFF800000);
 static_assert(pn::float_bits_to_half(0x33000001) == 0x0001);
 static_assert(pn::double_bits_to_half(0x3FF0020000000000) == 0x3C00);
 static_assert(pn::float_bits_to_bf16(0x3F818000) == 0x3F82);
+static_assert(pn::double_bits_to_bf16(0x3FF0300000000000) == 0x3F82);
 #if defined(PN_HAS_BIT_CAST)
 static_assert(pn::half_to_float(0xC400) == -4.0f);
 static_assert(pn::double_to_half(65504.0) == 0x7BFF);
 static_assert(pn::float_to_half(65520.0f) == 0x7C00);
 static_assert(pn::bf16_to_float(0x3F80) == 1.0f);
 static_assert(pn::float_to_bf16(-2.0f) == 0xC000);
+static_assert(pn::double_to_bf16(-2.0) == 0xC000);
 #endif

@@ -17,7 +17,7 @@ HeaderReport first_report() { return report(); }
 TEST_CASE("two translation units see the same headers") {
   const HeaderReport first = first_report();
   const HeaderReport second = second_report();
-  for (std::size_t i = 0; i < 10; ++i) {
+  for (std::size_t i = 0; i < 12; ++i) {
     INFO("address " << i);
     CHECK(first.addresses[i] != nullptr);
     CHECK(first.addresses[i] == second.addresses[i]);
@@ -25,6 +25,7 @@ TEST_CASE("two translation units see the same headers") {
   CHECK(std::memcmp(first.pn_bytes, second.pn_bytes, sizeof first.pn_bytes) == 0);
   CHECK(std::memcmp(first.p12_bytes, second.p12_bytes, sizeof first.p12_bytes) == 0);
   CHECK(std::memcmp(first.dots, second.dots, sizeof first.dots) == 0);
+  CHECK(std::memcmp(first.rotated, second.rotated, sizeof first.rotated) == 0);
   CHECK(first.dots[0] > 0);
   CHECK(first.dots[1] > 0);
 }

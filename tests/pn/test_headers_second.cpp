@@ -7,6 +7,7 @@
 #include <pn/config.hpp>
 #include <pn/decode.hpp>
 #include <pn/dot.hpp>
+#include <pn/hadamard.hpp>
 #include <pn/half.hpp>
 #include <pn/quantize.hpp>
 #include <pn/status.hpp>

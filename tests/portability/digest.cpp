@@ -1,6 +1,10 @@
-// Prints one number over everything that the core computes: the same from every compiler, at every optimisation level,
+// Prints a number for each part of what the core computes: the same from every compiler, at every optimisation level,
 // on every machine, in every floating-point environment of the caller. Needs nothing but the headers; uses no
 // function of the C library whose result may differ between systems.
+//
+// digest.txt has a line for each part, in the order of `parts` below. A line never changes, since the bytes that it
+// stands for never do; when the core grows, a part is added behind the others, with numbers of its own, and its line at
+// the end of digest.txt.
 #include <cfenv>
 #include <cinttypes>
 #include <cstdio>
@@ -201,7 +205,8 @@ void add_conversions(Random& random, Digest& digest) {
   }
 }
 
-std::uint64_t compute() {
+// The two formats, the conversions, the dot products.
+std::uint64_t formats() {
   Digest digest;
   Random random;
   add_conversions(random, digest);
@@ -216,11 +221,85 @@ std::uint64_t compute() {
   return digest.value();
 }
 
+// One row of b * 2 values through all that rotates.
+void add_rotation(Random& random, int kind, std::size_t b, Digest& digest) {
+  const std::size_t k = 2 * b;
+  std::vector<float> in(k), out(k);
+  std::vector<double> doubles(k);
+  std::vector<std::uint16_t> bits(k);
+  const int base = 20 + static_cast<int>(random.below(200));
+  for (float& w : in) {
+    switch (kind % 6) {
+      case 0: w = random.real(124, 4); break;
+      case 1: w = random.real(base, 70); break;  // so far apart that sums of doubles round
+      case 2: w = static_cast<float>(static_cast<int>(random.below(15)) - 7); break;
+      case 3: w = random.real(2, 4); break;  // subnormals and zeros
+      case 4: w = random.below(2) == 0 ? 0.0f : -0.0f; break;
+      default: w = random.real(249, 3); break;  // around 2^122: some results overflow
+    }
+  }
+  if (kind % 6 == 1)  // what is large cancels, early or late
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      const std::size_t at = random.below(static_cast<std::uint32_t>(k));
+      const std::size_t other = at ^ (std::size_t{1} << random.below(6));
+      in[at] = random.real(base, 1);
+      in[other] = -in[at];
+    }
+  std::size_t bad = 0;
+  const auto add_status = [&](pn::Status status) {
+    digest.number(static_cast<std::uint64_t>(status), 1);
+    digest.number(bad, 4);
+    return status == pn::Status::ok;
+  };
+  if (add_status(pn::hadamard_weights(in.data(), doubles.data(), k, b, &bad)))
+    for (const double v : doubles) digest.number(pn::detail::bit_cast<std::uint64_t>(v), 8);
+  if (add_status(pn::hadamard_weights(in.data(), out.data(), k, b, &bad)))
+    for (const float v : out) digest.real(v);
+  if (add_status(pn::hadamard_weights_to_half(in.data(), bits.data(), k, b, &bad)))
+    for (const std::uint16_t v : bits) digest.number(v, 2);
+  if (add_status(pn::hadamard_weights_to_bf16(in.data(), bits.data(), k, b, &bad)))
+    for (const std::uint16_t v : bits) digest.number(v, 2);
+  // Twice, so that the products of the first meet the sums of the second.
+  if (add_status(pn::hadamard_activations(in.data(), k, b)) && add_status(pn::hadamard_activations(in.data(), k, b)))
+    for (const float v : in) digest.real(v);
+}
+
+// The Hadamard rotation, and double to bf16.
+std::uint64_t rotation() {
+  Digest digest;
+  Random random(2);
+  for (int i = 0; i < 100000; ++i) {
+    const std::uint64_t bits = random.next();
+    digest.number(pn::double_bits_to_bf16(bits), 2);
+    digest.number(pn::double_bits_to_bf16((bits & 0x800FFFFFFFFFFFFFu) | ((1023u - 136u + bits % 268u) << 52)), 2);
+  }
+  for (int kind = 0; kind < 60; ++kind)
+    for (const std::size_t b : std::vector<std::size_t>{64, 128, 256, 512, 1024, 96})
+      add_rotation(random, kind, b, digest);
+  return digest.value();
+}
+
+const std::vector<std::uint64_t (*)()> parts = {formats, rotation};
+
+std::vector<std::uint64_t> compute() {
+  std::vector<std::uint64_t> digests;
+  for (const auto& part : parts) digests.push_back(part());
+  return digests;
+}
+
+void print(const std::vector<std::uint64_t>& digests) {
+  for (std::size_t i = 0; i < digests.size(); ++i) std::printf("%s%016" PRIx64, i == 0 ? "" : " ", digests[i]);
+  std::printf("\n");
+}
+
 // compute() under environments that would change its sums if the core let them, in a form that can say so.
-bool same_in_every_environment(std::uint64_t expected) {
+bool same_in_every_environment(const std::vector<std::uint64_t>& expected) {
   bool same = true;
-  const auto report = [&](const char* name, std::uint64_t value, bool kept) {
-    if (value != expected) std::printf("under %s the digest is %016" PRIx64 "\n", name, value);
+  const auto report = [&](const char* name, const std::vector<std::uint64_t>& value, bool kept) {
+    if (value != expected) {
+      std::printf("under %s the digest is ", name);
+      print(value);
+    }
     if (!kept) std::printf("under %s the caller's environment was changed\n", name);
     same = same && value == expected && kept;
   };
@@ -232,7 +311,7 @@ bool same_in_every_environment(std::uint64_t expected) {
   for (const auto& [mode, name] : modes) {
     // The inputs are the same in all modes: they are made of bits and of exact products.
     std::fesetround(mode);
-    const std::uint64_t value = compute();
+    const std::vector<std::uint64_t> value = compute();
     const bool kept = std::fegetround() == mode;
     std::fesetround(FE_TONEAREST);
     report(name, value, kept);
@@ -247,7 +326,7 @@ bool same_in_every_environment(std::uint64_t expected) {
   for (int i = 0; i < 64; ++i) weights[i] = pn::detail::bit_cast<float>(0x33000001u + static_cast<unsigned>(i) * 77u);
   static_cast<void>(pn::quantize_block<pn::pn4t>(weights, block));
   const bool kept = _mm_getcsr() == flushing;
-  const std::uint64_t value = compute();
+  const std::vector<std::uint64_t> value = compute();
   _mm_setcsr(before);
   report("flush to zero", value, kept);
 #endif
@@ -256,14 +335,26 @@ bool same_in_every_environment(std::uint64_t expected) {
 
 }  // namespace
 
-// With an argument, fails unless it is the digest in hexadecimal.
+// With arguments, the lines of digest.txt, fails unless they are the digests in hexadecimal.
 int main(int argc, char** argv) {
-  const std::uint64_t digest = compute();
-  std::printf("%016" PRIx64 "\n", digest);
-  if (!same_in_every_environment(digest)) return 1;
-  if (argc > 1 && std::strtoull(argv[1], nullptr, 16) != digest) {
-    std::printf("expected %s\n", argv[1]);
-    return 1;
-  }
-  return 0;
+  const std::vector<std::uint64_t> digests = compute();
+  print(digests);
+  if (!same_in_every_environment(digests)) return 1;
+  if (argc == 1) return 0;
+  std::vector<std::uint64_t> expected;
+  for (int i = 1; i < argc; ++i)
+    for (char* at = argv[i]; *at != '\0';) {
+      char* end = at;
+      expected.push_back(std::strtoull(at, &end, 16));
+      if (end == at) {
+        std::printf("not a digest: %s\n", at);
+        return 1;
+      }
+      while (*end == ' ' || *end == '\n' || *end == '\r') ++end;
+      at = end;
+    }
+  if (expected == digests) return 0;
+  std::printf("expected ");
+  print(expected);
+  return 1;
 }

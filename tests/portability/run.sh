@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds digest.cpp with every compiler, optimisation level and target at hand, runs it (under emulation where the
-# target is another machine), and prints a table of digests. Fails unless all are the one in digest.txt, and unless
-# builds that could not keep the bits are refused by the headers themselves.
+# target is another machine), and prints a table of digests. Fails unless all are those in digest.txt (a line for each
+# part of the core; lines are added, never changed), and unless builds that could not keep the bits are refused by the
+# headers themselves.
 #
 # usage: tests/portability/run.sh [--install]
 #   --install   install the cross compilers and the emulator first (Debian packages)
@@ -27,7 +28,7 @@ elif (($# > 0)); then
 fi
 
 failures=0
-row() { printf '%-18s  %s\n' "$1" "$2"; }
+row() { printf '%-33s  %s\n' "$1" "$2"; }
 
 # digest RUNNER COMPILER FLAGS...: one row of the table. RUNNER is "" or an emulator.
 digest() {
@@ -68,7 +69,7 @@ refused() {
   fi
 }
 
-echo "expected: $expected"
+echo "expected: ${expected//$'\n'/ }"
 for compiler in g++ clang++; do
   for flags in -O0 -O1 -O2 -O3 -Os "-O3 -march=native" "-O3 -march=native -ffp-contract=fast" "-O3 -frounding-math" \
     "-O2 -std=c++20" "-O2 -fsanitize=undefined -fno-sanitize-recover=all"; do

@@ -93,13 +93,18 @@ __global__ void all(pn::Block34* pn_row, p12::Block392* p12_row, float* x, doubl
   ok = ok && pn::quantize_row_q8_0(x, 64, q, &bad) == pn::Status::ok;
   ok = ok && pn::dot_f32<pn::pn3t>(pn_row, x, 80, x) == pn::Status::ok;
   ok = ok && pn::dot_q8_0<pn::pn4t>(pn_row, q, 64, x) == pn::Status::ok;
+  ok = ok && pn::hadamard_weights(x, x, 128, 64, &bad) == pn::Status::ok;
+  ok = ok && pn::hadamard_weights(x, g, 128, 128, &bad) == pn::Status::ok;
+  ok = ok && pn::hadamard_weights_to_half(x, w, 256, 256) == pn::Status::ok;
+  ok = ok && pn::hadamard_weights_to_bf16(x, w, 512, 512) == pn::Status::ok;
+  ok = ok && pn::is_hadamard_block(1024) && pn::hadamard_activations(x, 1024, 1024) == pn::Status::ok;
   ok = ok && p12::pack_row(w, 256, p12_row, &bad) == pn::Status::ok;
   ok = ok && p12::validate_row(p12_row, 256, &bad) == pn::Status::ok;
   ok = ok && p12::unpack_row(p12_row, 256, w) == pn::Status::ok;
   p12::RowScan scan;
   ok = ok && p12::scan_row(w, 256, scan) == pn::Status::ok;
   x[1] = pn::decode_element<pn::pn4t>(pn_row, bad) + pn::bf16_to_float(p12::unpack_element(p12_row, 3));
-  w[0] = pn::float_to_half(x[0]) + pn::float_to_bf16(x[0]) + pn::double_to_half(g[0]);
+  w[0] = pn::float_to_half(x[0]) + pn::float_to_bf16(x[0]) + pn::double_to_half(g[0]) + pn::double_to_bf16(g[1]);
   x[0] = ok ? 1 : 0;
 }
 """
