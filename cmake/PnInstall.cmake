@@ -1,4 +1,4 @@
-# `cmake --install`: headers with their FORMAT.md, the tool, and a CMake package `pn`.
+# `cmake --install`: headers with their FORMAT.md, the tool with its manual page, and a CMake package `pn`.
 include(CMakePackageConfigHelpers)
 
 set(pn_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/pn)
@@ -14,6 +14,8 @@ install(DIRECTORY tests/golden/ DESTINATION ${CMAKE_INSTALL_DATADIR}/pn/golden C
 install(PROGRAMS examples/conformance.py DESTINATION ${CMAKE_INSTALL_DATADIR}/pn COMPONENT golden)
 if(PN_BUILD_TOOL)
   install(TARGETS pnpack RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  # Not there when the program could not be run.
+  install(FILES ${PROJECT_BINARY_DIR}/src/pnpack/pnpack.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
 endif()
 
 configure_package_config_file(cmake/pn-config.cmake.in ${PROJECT_BINARY_DIR}/pn-config.cmake

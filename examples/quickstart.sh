@@ -94,10 +94,12 @@ last_line() {
 }
 
 name=$(basename -- "$input")
-name=${name%.gguf}
-packed=$out/$name.p12.gguf
-restored=$out/$name.restored.gguf
-pn4t=$out/$name.pn4t.gguf
+ending=gguf
+if [[ $name == *.safetensors ]]; then ending=safetensors; fi
+name=${name%."$ending"}
+packed=$out/$name.p12.$ending
+restored=$out/$name.restored.$ending
+pn4t=$out/$name.pn4t.$ending
 
 heading "inspect: what is in the model file"
 "$pnpack" inspect -- "$input"

@@ -46,6 +46,7 @@ std::uint64_t fixed_size(std::uint32_t type) {
   }
 }
 
+constexpr std::uint32_t magic_number = 0x46554747;  // "GGUF"
 constexpr int max_array_depth = 16;
 constexpr std::uint32_t max_dimensions = 4;
 constexpr std::uint64_t smallest_key = 8 + 4 + 1;         // name length, type, a u8
@@ -54,7 +55,7 @@ constexpr std::uint64_t smallest_tensor = 8 + 4 + 4 + 8;  // name length, dimens
 // A position in the file that only moves forward and never beyond the end.
 class Cursor {
  public:
-  explicit Cursor(const InputFile& file) : file_(file) {}
+  explicit Cursor(const InputFile& file, std::uint64_t position = 0) : file_(file), position_(position) {}
 
   std::uint64_t position() const { return position_; }
   std::uint64_t remaining() const { return file_.size() - position_; }
@@ -121,7 +122,7 @@ class Cursor {
   }
 
   const InputFile& file_;
-  std::uint64_t position_ = 0;
+  std::uint64_t position_;
   std::string subject_;
   std::string part_;
   std::vector<std::uint8_t> scratch_;
@@ -182,21 +183,10 @@ GgufKey read_key(Cursor& cursor) {
   return key;
 }
 
-// A safetensors file begins with the u64 length of its JSON header.
-bool looks_like_safetensors(Cursor& cursor, std::uint32_t first) {
-  if (cursor.remaining() < 5) return false;
-  const std::uint64_t length = first | (cursor.integer(4) << 32);
-  return length <= cursor.remaining() && cursor.integer(1) == '{';
-}
-
 std::uint32_t read_version(Cursor& cursor) {
   if (cursor.remaining() < 4) cursor.fail("is too short to be a GGUF file", 0);
   const std::uint32_t magic = cursor.u32();
-  if (magic != 0x46554747u) {
-    if (looks_like_safetensors(cursor, magic))
-      cursor.fail("seems to be a safetensors file, which this version does not read", 0);
-    cursor.fail("is not a GGUF file (it does not begin with GGUF)", 0);
-  }
+  if (magic != magic_number) cursor.fail("is not a GGUF file (it does not begin with GGUF)", 0);
   const std::uint32_t version = cursor.u32();
   if (version == 2 || version == 3) return version;
   if (version == 0) cursor.fail("GGUF version 0 does not exist", 4);
@@ -216,13 +206,15 @@ class KeyRules {
       if (gguf_.alignment < 8 || gguf_.alignment > 65536 || (gguf_.alignment & (gguf_.alignment - 1)) != 0)
         fail(*key, "an alignment of " + std::to_string(gguf_.alignment) + " is not a power of two from 8 to 65536");
     }
-    bool has_p12_keys = false;
+    PackRecord& record = gguf_.record;
     for (const GgufKey& key : gguf_.keys) {
-      has_p12_keys = has_p12_keys || key.name.rfind("p12.", 0) == 0;
-      gguf_.has_pn_keys = gguf_.has_pn_keys || key.name.rfind("pn.", 0) == 0;
+      if (record.first_key.empty() && is_own_key(key.name)) record.first_key = key.name;
+      record.p12 = record.p12 || is_p12_key(key.name);
+      record.pn = record.pn || is_pn_key(key.name);
+      if (record.pn_key.empty() && is_pn_key(key.name)) record.pn_key = key.name;
     }
-    if (has_p12_keys) p12_keys();
-    if (gguf_.has_pn_keys) pn_keys();
+    if (record.p12) p12_keys();
+    if (record.pn) pn_keys();
   }
 
  private:
@@ -234,7 +226,12 @@ class KeyRules {
     if (u32(*version) != 1) fail(*version, "BF16_P12 version " + std::to_string(version->number) + " is not supported");
     if (types::is_reserved_id(u32(*id)))
       fail(*id, "the type id " + std::to_string(id->number) + " belongs to another type");
-    gguf_.p12_type_id = u32(*id);
+    gguf_.record.p12_type_id = u32(*id);
+    if (const GgufKey* key = gguf_.find("p12.rounded_from")) {
+      if (key->type != value_string || (key->text != "F32" && key->text != "F16" && key->text != "mixed"))
+        fail(*key, "must be the string \"F32\", \"F16\" or \"mixed\"");
+      gguf_.record.rounded_from = key->text;
+    }
   }
 
   void pn_keys() {
@@ -243,9 +240,20 @@ class KeyRules {
     if (const GgufKey* key = gguf_.find("pn.search")) {
       if (key->type != value_string || (key->text != "reference" && key->text != "weighted"))
         fail(*key, "must be the string \"reference\" or \"weighted\"");
-      gguf_.weighted_search = key->text == "weighted";
+      gguf_.record.weighted_search = key->text == "weighted";
     }
-    if (const GgufKey* key = gguf_.find("pn.hadamard.block_size")) gguf_.hadamard_block = u32(*key);
+    if (const GgufKey* key = gguf_.find("pn.hadamard.block_size")) gguf_.record.hadamard_block = u32(*key);
+    if (const GgufKey* key = gguf_.find("pn.hadamard.exclude"))
+      for (std::string& name : strings(*key)) gguf_.record.exclude(std::move(name));
+  }
+
+  // The value of a key that is an array of strings; read_key has checked its extent.
+  std::vector<std::string> strings(const GgufKey& key) const {
+    Cursor cursor(file_, key.offset + 8 + key.name.size() + 4);
+    std::vector<std::string> texts;
+    if (key.type != value_array || cursor.u32() != value_string) fail(key, "must be an array of strings");
+    for (std::uint64_t left = cursor.u64(); left > 0; --left) texts.push_back(cursor.string("a string"));
+    return texts;
   }
 
   std::uint32_t u32(const GgufKey& key) const {
@@ -276,7 +284,7 @@ Tensor read_tensor(Cursor& cursor, const Gguf& gguf) {
   std::reverse(tensor.shape.begin(), tensor.shape.end());  // in the file K comes first
 
   const std::uint32_t id = cursor.u32();
-  tensor.type = gguf.p12_type_id == id ? types::p12(id) : types::from_ggml_id(id);
+  tensor.type = gguf.record.p12_type_id == id ? types::p12(id) : types::from_ggml_id(id);
   const std::uint64_t offset_at = cursor.position();
   tensor.offset = cursor.u64();
   if (tensor.offset % gguf.alignment != 0)
@@ -284,14 +292,9 @@ Tensor read_tensor(Cursor& cursor, const Gguf& gguf) {
                     std::to_string(gguf.alignment),
                 offset_at);
 
-  tensor.elements = 1;
-  const bool empty = std::find(tensor.shape.begin(), tensor.shape.end(), 0u) != tensor.shape.end();
-  for (const std::uint64_t n : tensor.shape) {
-    if (!empty && tensor.elements > std::numeric_limits<std::uint64_t>::max() / n)
-      cursor.fail("its shape has more than 2^64 elements", at);
-    tensor.elements *= n;
-  }
-  if (empty) tensor.elements = 0;
+  const std::optional<std::uint64_t> elements = element_count(tensor.shape);
+  if (!elements) cursor.fail("its shape has more than 2^64 elements", at);
+  tensor.elements = *elements;
   if (tensor.elements != 0 && tensor.type.known()) {
     if (tensor.row_length() % tensor.type.block != 0)
       cursor.fail("its rows of " + std::to_string(tensor.row_length()) + " elements are not whole blocks of " +
@@ -349,6 +352,7 @@ void place_tensors(const InputFile& file, Gguf& gguf) {
   if (data_bytes == 0) {  // no data at all: the padding after the header may be there or not
     if (file.size() != gguf.header_end && file.size() < gguf.data_start)
       throw Error(Fault::input, file.path(), "the file ends inside the padding after its header").at(file.size());
+    gguf.padded = file.size() >= gguf.data_start;
     gguf.data_end = std::min(file.size(), gguf.data_start);
     gguf.tail_start = gguf.data_end;
     return;
@@ -376,7 +380,17 @@ const GgufKey* Gguf::find(const std::string& name) const {
   return key == keys.end() ? nullptr : &*key;
 }
 
-bool is_own_key(const std::string& name) { return name.rfind("p12.", 0) == 0 || name.rfind("pn.", 0) == 0; }
+bool looks_like_gguf(const InputFile& file) {
+  if (file.size() < 4) return false;
+  std::vector<std::uint8_t> scratch;
+  return std::memcmp(file.read(0, 4, scratch), "GGUF", 4) == 0;
+}
+
+bool is_string(const GgufKey& key) { return key.type == value_string; }
+
+std::string string_value(const InputFile& file, const GgufKey& key) {
+  return Cursor(file, key.offset + 8 + key.name.size() + 4).string("the value");
+}
 
 Gguf read_gguf(const InputFile& file) {
   Cursor cursor(file);
@@ -411,12 +425,13 @@ Gguf read_gguf(const InputFile& file) {
   gguf.header_end = cursor.position();
   gguf.data_start = align_up(gguf.header_end, gguf.alignment);
   place_tensors(file, gguf);
+  require_rotation_fits(file, gguf);
   return gguf;
 }
 
 std::vector<std::uint8_t> GgufHeader::serialize(const InputFile& source) const {
   std::vector<std::uint8_t> out;
-  put(out, 0x46554747u, 4);
+  put(out, magic_number, 4);
   put(out, version, 4);
   put(out, tensors.size(), 8);
   put(out, kept.size() + added.size(), 8);
@@ -430,19 +445,25 @@ std::vector<std::uint8_t> GgufHeader::serialize(const InputFile& source) const {
     if (const auto* number = std::get_if<std::uint32_t>(&value)) {
       put(out, value_u32, 4);
       put(out, *number, 4);
-    } else {
+    } else if (const auto* text = std::get_if<std::string>(&value)) {
       put(out, value_string, 4);
-      put(out, std::get<std::string>(value));
+      put(out, *text);
+    } else {
+      const auto& texts = std::get<std::vector<std::string>>(value);
+      put(out, value_array, 4);
+      put(out, value_string, 4);
+      put(out, texts.size(), 8);
+      for (const std::string& entry : texts) put(out, entry);
     }
   }
   for (const Tensor& tensor : tensors) {
     put(out, tensor.name);
     put(out, tensor.shape.size(), 4);
     for (auto n = tensor.shape.rbegin(); n != tensor.shape.rend(); ++n) put(out, *n, 8);
-    put(out, tensor.type.id, 4);
+    put(out, types::is_p12(tensor.type) ? p12_type_id.value() : tensor.type.id.value(), 4);
     put(out, tensor.offset, 8);
   }
-  out.resize(static_cast<std::size_t>(align_up(out.size(), alignment)));
+  if (padded) out.resize(static_cast<std::size_t>(align_up(out.size(), alignment)));
   return out;
 }
 

@@ -4,11 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "input_file.hpp"
+#include "layout.hpp"
 #include "tensor.hpp"
 
 namespace pn::io {
@@ -23,25 +22,11 @@ struct GgufKey {
   std::string text;          // the value, for keys of ours that are strings
 };
 
-struct Gguf {
+struct Gguf : Layout {
+  Gguf() { alignment = 32; }  // general.alignment
+
   std::uint32_t version = 3;
-  std::uint64_t alignment = 32;  // general.alignment
-  std::vector<GgufKey> keys;     // in file order
-  std::vector<Tensor> tensors;   // in file order
-  // Indices of tensors by offset, equal offsets in file order. Usually 0, 1, 2, ..
-  std::vector<std::size_t> data_order;
-
-  std::uint64_t header_end = 0;  // end of the tensor descriptions
-  std::uint64_t data_start = 0;  // header_end, aligned; the file may end before it when no tensor has bytes
-  std::uint64_t data_end = 0;    // end of the last tensor's bytes
-  std::uint64_t tail_start = 0;  // bytes after the padded data run from here to the end of the file; usually none
-  // The data is followed by padding up to the alignment, or needs none.
-  bool padded = true;
-
-  std::optional<std::uint32_t> p12_type_id;  // p12.type_id, when the file has P12 keys
-  bool has_pn_keys = false;
-  std::uint32_t hadamard_block = 0;  // pn.hadamard.block_size
-  bool weighted_search = false;      // pn.search is "weighted"
+  std::vector<GgufKey> keys;  // in file order
 
   const GgufKey* find(const std::string& name) const;
 };
@@ -50,27 +35,26 @@ struct Gguf {
 // outside the data or on another. Throws Error (Fault::input) naming the key or the tensor, and the offset.
 Gguf read_gguf(const InputFile& file);
 
-// True for keys that pn writes and removes again: p12.* and pn.*.
-bool is_own_key(const std::string& name);
+// Does a file begin as a GGUF file does?
+bool looks_like_gguf(const InputFile& file);
+
+// The value of a key that is a string.
+std::string string_value(const InputFile& file, const GgufKey& key);
+bool is_string(const GgufKey& key);
 
 // A header to write: keys of the input that stay, keys that are added after them, and tensors, whose offsets count
 // from the beginning of the data here.
 struct GgufHeader {
-  using Value = std::variant<std::uint32_t, std::string>;
-
   std::uint32_t version = 3;
   std::uint64_t alignment = 32;
+  std::optional<std::uint32_t> p12_type_id;  // the id of BF16_P12
   std::vector<GgufKey> kept;
-  std::vector<std::pair<std::string, Value>> added;
+  Keys added;
   std::vector<Tensor> tensors;
+  bool padded = true;  // up to the data; a file without data may end with its header instead
 
-  // The header's bytes, padding up to the data included. `source` holds the kept keys.
+  // The header's bytes. `source` holds the kept keys.
   std::vector<std::uint8_t> serialize(const InputFile& source) const;
 };
-
-// `value` rounded up to a multiple of `alignment`, a power of two.
-inline std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
-  return (value + alignment - 1) & ~(alignment - 1);
-}
 
 }  // namespace pn::io

@@ -19,7 +19,7 @@ namespace {
 }
 
 void require_regular(const std::string& path, const struct stat& info) {
-  if (S_ISDIR(info.st_mode)) throw Error(Fault::input, path, "is a directory, not a model file");
+  if (S_ISDIR(info.st_mode)) throw Error(Fault::input, path, "is a directory, not a file");
   if (!S_ISREG(info.st_mode)) throw Error(Fault::input, path, "is not a regular file");
 }
 
@@ -52,13 +52,15 @@ InputFile::InputFile(std::string path, Access access) : path_(std::move(path)) {
     if (map != MAP_FAILED) {
       ::madvise(map, static_cast<std::size_t>(size_), MADV_SEQUENTIAL);
       map_ = static_cast<const std::uint8_t*>(map);
+      ::close(fd_);  // a model may have more files than a process may keep open
+      fd_ = -1;
     }
   }
 }
 
 InputFile::~InputFile() {
   if (map_ != nullptr) ::munmap(const_cast<std::uint8_t*>(map_), static_cast<std::size_t>(size_));
-  ::close(fd_);
+  if (fd_ >= 0) ::close(fd_);
 }
 
 const std::uint8_t* InputFile::read(std::uint64_t offset, std::size_t length,
@@ -79,8 +81,9 @@ const std::uint8_t* InputFile::read(std::uint64_t offset, std::size_t length,
 
 void InputFile::require_unchanged() const {
   struct stat info {};
-  if (::fstat(fd_, &info) != 0) fail(path_, errno);
-  if (static_cast<std::uint64_t>(info.st_size) != size_ || times_of(info) != times_)
+  if ((fd_ >= 0 ? ::fstat(fd_, &info) : ::stat(path_.c_str(), &info)) != 0) fail(path_, errno);
+  if (static_cast<std::uint64_t>(info.st_size) != size_ || times_of(info) != times_ ||
+      static_cast<std::uint64_t>(info.st_ino) != identity_.inode)
     throw Error(Fault::input, path_, "was changed while it was read");
 }
 

@@ -1,12 +1,14 @@
-// A file that appears under its name complete or not at all.
+// Outputs that appear under their name complete or not at all: a file, or a folder of files.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "input_file.hpp"
+#include "signals.hpp"
 
 namespace pn::io {
 
@@ -14,20 +16,39 @@ namespace pn::io {
 class OutputTarget {
  public:
   // Throws Error: Fault::usage when `path` is one of `inputs`, also through links; Fault::output when it exists and
-  // `replace` is false, is not a regular file (such a thing is never replaced), or its folder cannot be written. A link
-  // to a regular file stays a link: the file that it names is replaced.
+  // `replace` is false, is neither a regular file nor a folder (such a thing is never replaced), or its folder cannot
+  // be written. A link stays a link: what it names is replaced.
   OutputTarget(std::string path, bool replace, const std::vector<FileIdentity>& inputs);
 
   const std::string& path() const noexcept { return path_; }  // as the user gave it
+  bool is_existing_folder() const noexcept { return exists_ && is_folder_; }
+
+  // The same checks again, for inputs that were found later.
+  void require_not_one_of(const std::vector<FileIdentity>& inputs) const;
+  // Throws Error (Fault::usage) when one of them lies in the folder that would be replaced.
+  void require_none_inside(const std::vector<FileIdentity>& inputs) const;
+  // Throws Error (Fault::output) when what exists cannot be replaced by a file or by a folder.
+  void require_file() const;
+  void require_folder() const;
+  // Throws Error (Fault::output) when `bytes` bytes are surely more than its disk has left.
+  void require_space(std::uint64_t bytes) const;
 
  private:
   friend class OutputFile;
+  friend class OutputFolder;
+
   std::string path_;
-  std::string resolved_;  // links followed
+  std::string resolved_;  // links followed, no slash at the end
+  bool ends_with_slash_ = false;
   bool replace_ = false;
   bool exists_ = false;
-  unsigned mode_ = 0;  // permission bits of the file that is replaced
+  bool is_folder_ = false;
+  FileIdentity identity_;
+  unsigned mode_ = 0;                // permission bits of what is replaced
+  std::vector<std::string> inside_;  // what a folder that is replaced held when it was checked
 };
+
+class OutputFolder;
 
 // Bytes are written to a hidden temporary file in the target's folder. commit() flushes it to the disk and renames it.
 // Without commit() the temporary file is removed, after handle_signals() also when a signal ends the process.
@@ -48,23 +69,44 @@ class OutputFile {
   void commit();
 
  private:
+  friend class OutputFolder;
+  OutputFile(OutputFolder& folder, const std::string& name);
   void write_at(std::uint64_t offset, const void* bytes, std::size_t length);
   [[noreturn]] void fail(int error) const;
 
   const OutputTarget target_;
+  OutputFolder* folder_ = nullptr;  // the file is one of a folder's: it appears with the folder
   std::string temporary_;
+  std::unique_ptr<Pending> pending_;
   int fd_ = -1;
   std::uint64_t size_ = 0;
 };
 
-// Installs handlers that remove the temporary file of the OutputFile at work when a signal that asks a process to end
-// (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU, SIGALRM, SIGUSR1, SIGUSR2, SIGABRT) or SIGBUS does so, and makes writes
-// to closed pipes or beyond the size limit return an error instead of a signal. For the main function of a program;
-// call it once.
-void handle_signals();
+// The same for a folder of files: they are written into a hidden temporary folder beside the target, which commit()
+// renames. Of a folder that is replaced exactly those files are removed that were in it when the target was checked.
+class OutputFolder {
+ public:
+  explicit OutputFolder(const OutputTarget& target);
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
 
-// What to say, and where, when SIGBUS ends the process with status 3: a mapped input became shorter, or its disk
-// failed.
-void set_bus_error_message(const std::string& message, int descriptor);
+  // A new file; its commit() only finishes it. At most one is unfinished at a time.
+  std::unique_ptr<OutputFile> create(const std::string& name);
+  // Removes all files, finished or not.
+  void clear();
+  void commit();
+
+ private:
+  friend class OutputFile;
+  [[noreturn]] void fail(int error) const;
+  void replace_existing();
+  void forget();  // what is there stays
+
+  const OutputTarget target_;
+  std::string temporary_;
+  std::unique_ptr<Pending> pending_;
+  std::vector<std::unique_ptr<Pending>> files_;
+};
 
 }  // namespace pn::io

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <p12/block392.hpp>
 #include <pn/block34.hpp>
 
@@ -28,6 +29,29 @@ constexpr std::array<Row, 34> ggml_types{{
     {30, "BF16", 1, 2},       {34, "TQ1_0", 256, 54},   {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},
     {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},
 }};
+
+struct DtypeRow {
+  const char* name;
+  std::uint32_t bytes;
+};
+
+// safetensors' dtypes of whole bytes that GGUF does not have.
+constexpr std::array<DtypeRow, 9> other_dtypes{{
+    {"BOOL", 1},
+    {"U8", 1},
+    {"F8_E4M3", 1},
+    {"F8_E5M2", 1},
+    {"F8_E8M0", 1},
+    {"U16", 2},
+    {"U32", 4},
+    {"U64", 8},
+    {"C64", 8},
+}};
+// Those that both kinds of file have, under the same names.
+constexpr std::array<const char*, 8> common_dtypes{{"F64", "F32", "F16", "BF16", "I8", "I16", "I32", "I64"}};
+
+constexpr const char* unknown_prefix = "unknown(";
+
 constexpr std::uint32_t last_reserved_id = 41;  // see is_reserved_id: never changes
 
 TensorType make(const Row& row) { return {row.id, row.name, row.block, row.bytes}; }
@@ -51,6 +75,10 @@ const TensorType& bf16() {
   static const TensorType type = from_ggml_id(30);
   return type;
 }
+const TensorType& q8_0() {
+  static const TensorType type = from_ggml_id(8);
+  return type;
+}
 const TensorType& pn3t() {
   static const TensorType type = make_pn<pn::pn3t>();
   return type;
@@ -59,7 +87,7 @@ const TensorType& pn4t() {
   static const TensorType type = make_pn<pn::pn4t>();
   return type;
 }
-TensorType p12(std::uint32_t id) {
+TensorType p12(std::optional<std::uint32_t> id) {
   return {id, "BF16_P12", static_cast<std::uint32_t>(::p12::block_size), sizeof(::p12::Block392)};
 }
 
@@ -73,4 +101,43 @@ TensorType from_ggml_id(std::uint32_t id) {
 
 bool is_reserved_id(std::uint32_t id) { return id <= last_reserved_id || id == pn3t().id || id == pn4t().id; }
 
+TensorType from_dtype(const std::string& dtype) {
+  if (std::find(common_dtypes.begin(), common_dtypes.end(), dtype) != common_dtypes.end()) {
+    const auto row = std::find_if(ggml_types.begin(), ggml_types.end(), [&](const Row& r) { return dtype == r.name; });
+    return make(*row);
+  }
+  const auto row =
+      std::find_if(other_dtypes.begin(), other_dtypes.end(), [&](const DtypeRow& r) { return dtype == r.name; });
+  if (row != other_dtypes.end()) return {{}, row->name, 1, row->bytes};
+  return {{}, unknown_prefix + dtype + ")", 1, 0};
+}
+
+std::string dtype_of(const TensorType& type) {
+  if (is_packed(type)) return "U8";
+  const auto has = [&](const auto& names, auto name) {
+    return std::find_if(names.begin(), names.end(), name) != names.end();
+  };
+  if (has(common_dtypes, [&](const char* n) { return type.name == n; }) ||
+      has(other_dtypes, [&](const DtypeRow& r) { return type.name == r.name; }))
+    return type.name;
+  const std::size_t prefix = std::char_traits<char>::length(unknown_prefix);
+  if (!type.id && type.name.rfind(unknown_prefix, 0) == 0)
+    return type.name.substr(prefix, type.name.size() - prefix - 1);
+  return {};
+}
+
 }  // namespace pn::io::types
+
+namespace pn::io {
+
+std::optional<std::uint64_t> element_count(const std::vector<std::uint64_t>& shape) {
+  if (std::find(shape.begin(), shape.end(), 0u) != shape.end()) return 0;
+  std::uint64_t count = 1;
+  for (const std::uint64_t n : shape) {
+    if (count > std::numeric_limits<std::uint64_t>::max() / n) return {};
+    count *= n;
+  }
+  return count;
+}
+
+}  // namespace pn::io

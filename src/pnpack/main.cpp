@@ -2,21 +2,16 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <functional>
 #include <new>
-#include <pn/version.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "command_line.hpp"
 #include "io/error.hpp"
-#include "io/output_file.hpp"
-#include "io/tensor.hpp"
-#include "verbs.hpp"
+#include "io/signals.hpp"
 
 namespace {
 
@@ -24,14 +19,9 @@ using pn::io::Error;
 using pn::io::Fault;
 using pnpack::Options;
 using pnpack::Report;
+using pnpack::Verb;
 
 enum Exit : int { exit_done = 0, exit_no = 1, exit_usage = 2, exit_input = 3, exit_output = 4 };
-
-constexpr const char* description =
-    "Packs the weights of neural networks: BF16_P12 (lossless BF16 in 12.25 bits) and PN (pn3t, pn4t).";
-constexpr const char* footer =
-    "Exit status: 0 done; 1 the answer is no (verify, check, --strict); 2 wrong use; 3 bad input; 4 output failed.\n"
-    "Options follow the verb. `--` ends the options, for names that begin with a dash.";
 
 int exit_status(Fault fault) {
   switch (fault) {
@@ -45,56 +35,6 @@ int exit_status(Fault fault) {
 void print(const std::string& text) {
   const bool wrote = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (!wrote || std::fflush(stdout) != 0) throw Error(Fault::output, "standard output", "cannot be written");
-}
-
-struct Verb {
-  const char* name;
-  const char* text;
-  Report (*run)(const Options&);
-};
-
-constexpr Verb verbs[] = {
-    {"pack", "BF16 -> BF16_P12, lossless; every tensor is unpacked and compared before it is written", pnpack::pack},
-    {"unpack", "BF16_P12 -> BF16, giving back the file that was packed; PN -> F32, F16 or BF16", pnpack::unpack},
-    {"quantize", "F32, F16, BF16 or BF16_P12 -> PN (pn3t or pn4t)", pnpack::quantize},
-    {"verify", "compare every tensor of a packed file with the original", pnpack::verify},
-    {"check", "validate the structure and every packed block of a file", pnpack::check},
-    {"inspect", "list the tensors of a file", pnpack::inspect},
-};
-
-bool writes_file(const std::string& verb) { return verb == "pack" || verb == "unpack" || verb == "quantize"; }
-
-void add_options(CLI::App& app, const std::string& verb, Options& options) {
-  if (verb == "verify") {
-    app.add_option("PACKED", options.input, "the packed or quantized file")->required();
-    app.add_option("ORIGINAL", options.second, "the file that it was made from")->required();
-  } else {
-    app.add_option(writes_file(verb) ? "IN" : "FILE", options.input, "a GGUF file")->required();
-    if (writes_file(verb)) app.add_option("OUT", options.second, "the file to write (may be left out with --dry-run)");
-  }
-  if (verb == "quantize")
-    app.add_option("--type", options.type, "pn3t (3.40 bits per weight) or pn4t (4.25); required")
-        ->check(CLI::IsMember({"pn3t", "pn4t"}));
-  if (verb == "unpack")
-    app.add_option("--to", options.to, "type of unpacked PN tensors: f32, f16 or bf16 (default f32)")
-        ->check(CLI::IsMember({"f32", "f16", "bf16"}));
-  if (verb == "pack")
-    app.add_option("--type-id", options.type_id, "GGUF type id of BF16_P12 (default 126)")
-        ->check([](const std::string& text) -> std::string {
-          std::uint32_t id = 0;
-          if (!CLI::detail::lexical_cast(text, id)) return "takes a number";
-          if (pn::io::types::is_reserved_id(id)) return text + " belongs to another type";
-          return {};
-        })
-        ->type_name("ID");
-  app.add_option("--threads", options.threads, "threads to use (default: one per processor)")
-      ->check(CLI::Range(1u, 1024u))
-      ->type_name("N");
-  app.add_flag("--json", options.json, "print one JSON document instead of a table");
-  app.add_flag("--quiet", options.quiet, "print nothing but errors (and the JSON document)");
-  app.add_flag("--force", options.force, "replace OUT when it exists");
-  app.add_flag("--dry-run", options.dry_run, "do everything but write OUT");
-  app.add_flag("--strict", options.strict, "a tensor that had to stay as it was, or nothing to do, is an answer no");
 }
 
 // Reports an error where the caller expects it, and gives the exit status back.
@@ -114,7 +54,8 @@ int fail(bool json, int status, const Error& error) {
 // A mapped input may vanish under us; the signal handler then says this.
 void prepare_for_bus_error(const Options& options) {
   const std::string text = "an input file became shorter, or its disk failed, while it was read";
-  const std::string file = options.verb == "verify" ? options.input + " or " + options.second : options.input;
+  const bool two = options.verb == "verify" || options.verb == "diff";
+  const std::string file = two ? options.input + " or " + options.second : options.input;
   if (options.json) {
     pn::io::set_bus_error_message(pnpack::error_to_json(file, {}, {}, text), STDOUT_FILENO);
   } else {
@@ -125,16 +66,18 @@ void prepare_for_bus_error(const Options& options) {
 int run(const Verb& verb, Options& options) {
   options.verb = verb.name;
   prepare_for_bus_error(options);
-  if (writes_file(options.verb) && options.second.empty() && !options.dry_run)
+  if (verb.writes && options.second.empty() && !options.dry_run)
     throw Error(Fault::usage, options.input, "OUT is missing: where shall the result go?");
-  if (options.verb == "quantize" && options.type.empty())
-    throw Error(Fault::usage, options.input, "--type is missing: pn3t or pn4t?");
+  if (options.verb == "quantize" && options.type.empty() && options.mix.empty())
+    throw Error(Fault::usage, options.input, "--type is missing: pn3t or pn4t? (or rules: --mix)");
   Report report = verb.run(options);
   report.verb = verb.name;
   report.input = options.input;
-  report.dry_run = options.dry_run && writes_file(options.verb);
+  report.dry_run = options.dry_run && verb.writes;
   if (options.verb == "verify") report.original = options.second;
-  if (writes_file(options.verb) && !options.second.empty()) report.output = options.second;
+  if (options.verb == "diff") report.other = options.second;
+  if (verb.writes && !options.second.empty()) report.output = options.second;
+  if (!options.html.empty()) report.output = options.html;
   if (options.json) {
     print(pnpack::to_json(report));
   } else if (!options.quiet) {
@@ -149,7 +92,7 @@ int run(const Verb& verb, Options& options) {
 // CLI11 says what is missing; for the first word, say what was found instead.
 std::string what_is_wrong(int argc, char** argv, const CLI::ParseError& error) {
   std::vector<std::string> names;
-  for (const Verb& verb : verbs) names.emplace_back(verb.name);
+  for (const Verb& verb : pnpack::verbs()) names.emplace_back(verb.name);
   const std::string list = fmt::format("{}", fmt::join(names, ", "));
   if (argc < 2) return "a verb is missing: " + list;
   const std::string first = argv[1];
@@ -161,24 +104,14 @@ std::string what_is_wrong(int argc, char** argv, const CLI::ParseError& error) {
 
 int run_command_line(int argc, char** argv) {
   Options options;
-  options.threads = std::max(1u, std::thread::hardware_concurrency());
-  CLI::App app(description, "pnpack");
-  app.footer(footer);
-  app.require_subcommand(1);
-  app.set_version_flag("--version",
-                       fmt::format("pnpack {}.{}.{}", PN_VERSION_MAJOR, PN_VERSION_MINOR, PN_VERSION_PATCH));
   const Verb* chosen = nullptr;
-  for (const Verb& verb : verbs) {
-    CLI::App* sub = app.add_subcommand(verb.name, verb.text);
-    add_options(*sub, verb.name, options);
-    sub->callback([&chosen, &verb] { chosen = &verb; });
-  }
+  const std::unique_ptr<CLI::App> app = pnpack::make_command_line(options, chosen);
 
   try {
-    app.parse(argc, argv);
+    app->parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    const std::vector<CLI::App*> used = app.get_subcommands();
-    print(used.empty() ? app.help() : used.front()->help("pnpack"));
+    const std::vector<CLI::App*> used = app->get_subcommands();
+    print(used.empty() ? app->help() : used.front()->help("pnpack"));
     return exit_done;
   } catch (const CLI::CallForVersion& version) {
     print(std::string(version.what()) + "\n");

@@ -62,31 +62,35 @@ struct Column {
   bool right = false;
 };
 
-std::string layout(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& rows) {
+// A table of `count` rows, which row(i) gives: twice, so that not all of them are in memory at once.
+template <class Row>
+std::string layout(const std::vector<Column>& columns, std::size_t count, Row row) {
   std::vector<std::size_t> widths;
-  for (std::size_t c = 0; c < columns.size(); ++c) {
-    std::size_t width = columns[c].title.size();
-    for (const auto& row : rows) width = std::max(width, characters(row[c]));
-    widths.push_back(width);
+  std::vector<std::string> titles;
+  for (const Column& column : columns) {
+    widths.push_back(column.title.size());
+    titles.push_back(column.title);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::vector<std::string> cells = row(i);
+    for (std::size_t c = 0; c < columns.size(); ++c) widths[c] = std::max(widths[c], characters(cells[c]));
   }
   std::string out;
-  const auto line = [&](const auto& cell) {
+  const auto line = [&](const std::vector<std::string>& cells) {
     std::string text;
     for (std::size_t c = 0; c < columns.size(); ++c) {
-      const std::string& value = cell(c);
-      const std::string space(widths[c] - characters(value), ' ');
+      const std::string space(widths[c] - characters(cells[c]), ' ');
       if (c > 0) text += "  ";
-      text += columns[c].right ? space + value : value + space;
+      text += columns[c].right ? space + cells[c] : cells[c] + space;
     }
     text.erase(text.find_last_not_of(' ') + 1);
     out += text + "\n";
   };
-  line([&](std::size_t c) -> const std::string& { return columns[c].title; });
-  const std::size_t gaps = 2 * (columns.size() - 1);
-  std::size_t total = gaps;
+  line(titles);
+  std::size_t total = 2 * (columns.size() - 1);
   for (const std::size_t width : widths) total += width;
   out += std::string(std::min<std::size_t>(total, 120), '-') + "\n";
-  for (const auto& row : rows) line([&](std::size_t c) -> const std::string& { return row[c]; });
+  for (std::size_t i = 0; i < count; ++i) line(row(i));
   return out;
 }
 
@@ -94,27 +98,40 @@ std::string note(const TensorReport& tensor) {
   std::vector<std::string> parts;
   if (tensor.good) parts.emplace_back(*tensor.good ? "ok" : "NO");
   if (tensor.reason) parts.push_back(printable(*tensor.reason));
+  if (tensor.rounded) parts.emplace_back("only rounded to BF16");
   if (tensor.nrmse) parts.push_back(fmt::format("NRMSE {:.4f}", *tensor.nrmse));
-  if (tensor.p12 && !tensor.reason)
+  if (tensor.weighted_nrmse) parts.push_back(fmt::format("by importance {:.4f}", *tensor.weighted_nrmse));
+  if (tensor.rule) parts.push_back(printable(*tensor.rule));
+  if (tensor.p12 && !tensor.reason && !tensor.statistics)
     parts.push_back(fmt::format("blocks listing 0/1/2/3 weights: {}", fmt::join(tensor.p12->by_listed, "/")));
   return fmt::format("{}", fmt::join(parts, ": "));
 }
 
-Json place_json(const Place& place) {
+Json place_json(const TensorReport& tensor, const Place& place) {
   Json json;
-  json["tensor"] = place.tensor;
+  json["tensor"] = tensor.name;
+  if (!tensor.file.empty()) json["file"] = tensor.file;
   if (place.element) json["element"] = *place.element;
   if (place.block) json["block"] = *place.block;
   if (place.offset) json["offset"] = *place.offset;
   return json;
 }
 
+Json statistics_json(const StatisticsSummary& statistics) {
+  return {{"count", statistics.count},
+          {"entropy_low", statistics.entropy_low},
+          {"entropy_high", statistics.entropy_high},
+          {"window", {{"base", statistics.window.base}, {"outside", statistics.window.outside}}},
+          {"exponents", {{"first", statistics.first_exponent}, {"counts", statistics.exponents}}}};
+}
+
 Json tensor_json(const Report& report, const TensorReport& tensor) {
   Json json;
   json["name"] = tensor.name;
+  if (!tensor.file.empty()) json["file"] = tensor.file;
   if (report.verb == "inspect") {
     json["type"] = tensor.type_in;
-    json["type_id"] = tensor.type_id;
+    if (tensor.type_id) json["type_id"] = *tensor.type_id;
     json["shape"] = tensor.shape;
     json["offset"] = tensor.offset;
     json["bytes"] = tensor.bytes_in;
@@ -126,36 +143,53 @@ Json tensor_json(const Report& report, const TensorReport& tensor) {
   json["bytes_in"] = tensor.bytes_in;
   json["bytes_out"] = tensor.bytes_out;
   if (tensor.reason) json["reason"] = *tensor.reason;
+  if (tensor.rounded) json["rounded"] = true;
   if (tensor.p12) json["p12"] = {{"blocks", tensor.p12->blocks}, {"listed", tensor.p12->by_listed}};
+  if (report.verb == "scan") json["fits"] = tensor.converted;
+  if (report.verb == "scan" && tensor.p12) {
+    const std::uint64_t block = tensor.p12->worst_block;
+    json["worst"] = place_json(tensor, {{}, block, tensor.offset + block * (tensor.bytes_in / tensor.p12->blocks)});
+    json["worst"]["listed"] = tensor.p12->worst_listed;
+  }
+  if (tensor.statistics) json["statistics"] = statistics_json(*tensor.statistics);
   if (tensor.nrmse) json["nrmse"] = *tensor.nrmse;
+  if (tensor.weighted_nrmse) json["nrmse_weighted"] = *tensor.weighted_nrmse;
+  if (tensor.rule) json["rule"] = *tensor.rule;
+  if (tensor.different) json["different"] = *tensor.different;
   if (tensor.good) json[report.verb == "check" ? "valid" : "equal"] = *tensor.good;
-  if (tensor.first) json["first"] = place_json(*tensor.first);
+  if (tensor.first) json["first"] = place_json(tensor, *tensor.first);
   return json;
 }
 
 // Compact. Names are bytes from a file: what is not UTF-8 is replaced, so that the document always parses.
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// A document with one line for each entry, and one for each tensor.
-std::string document(const Json& json) {
-  std::string out = "{";
-  const char* separator = "\n";
-  for (const auto& [key, value] : json.items()) {
-    out += separator + ("  " + dump(key)) + ": ";
-    if (key == "tensors" && !value.empty()) {
-      const char* next = "[\n";
-      for (const Json& tensor : value) {
-        out += next + ("    " + dump(tensor));
-        next = ",\n";
-      }
-      out += "\n  ]";
-    } else {
-      out += dump(value);
-    }
-    separator = ",\n";
+// A JSON object with one line for each entry. It is put together as text: one for 100,000 tensors would take several
+// times its size as a tree.
+class Document {
+ public:
+  void add(const char* key, const Json& value) { add_text(key, dump(value)); }
+
+  // An array with one line for each tensor.
+  void add_tensors(const Report& report) {
+    std::string text = "[";
+    for (const TensorReport& tensor : report.tensors)
+      text += (text.size() == 1 ? "\n    " : ",\n    ") + dump(tensor_json(report, tensor));
+    add_text("tensors", text + (text.size() == 1 ? "]" : "\n  ]"));
   }
-  return out + "\n}\n";
-}
+
+  std::string finish() { return std::move(text_) + "\n}\n"; }
+
+ private:
+  void add_text(const char* key, const std::string& value) {
+    text_ += text_.size() == 1 ? "\n  \"" : ",\n  \"";
+    text_ += key;
+    text_ += "\": ";
+    text_ += value;
+  }
+
+  std::string text_ = "{";
+};
 
 }  // namespace
 
@@ -176,6 +210,9 @@ std::uint64_t Report::converted() const {
 std::uint64_t Report::fallbacks() const {
   return sum(tensors, [](const TensorReport& t) { return t.fallback ? 1u : 0u; });
 }
+std::uint64_t Report::bad() const {
+  return sum(tensors, [](const TensorReport& t) { return t.good == false ? 1u : 0u; });
+}
 std::uint64_t Report::bytes_in() const {
   return sum(tensors, [](const TensorReport& t) { return t.bytes_in; });
 }
@@ -183,66 +220,114 @@ std::uint64_t Report::bytes_out() const {
   return sum(tensors, [](const TensorReport& t) { return t.bytes_out; });
 }
 double Report::bits_per_weight() const {
-  return bits(verb == "verify" ? bytes_in() : bytes_out(),
+  return bits(verb == "verify" || verb == "diff" ? bytes_in() : bytes_out(),
               sum(tensors, [](const TensorReport& t) { return t.elements; }));
 }
 
-double nrmse(double squared_error, double squared_weight) {
-  return squared_weight == 0 ? 0.0 : std::sqrt(squared_error / squared_weight);
+namespace {
+
+using Tensors = const TensorReport*;  // the first of those of a table
+
+// What `scan` shows of a tensor: how its blocks fill the list, and how much its bytes say.
+std::string scan_table(Tensors tensors, std::size_t count) {
+  const std::vector<Column> columns{{"tensor"},
+                                    {"shape"},
+                                    {"type"},
+                                    {"fits"},
+                                    {"blocks listing 0/1/2/3/more", true},
+                                    {"most", true},
+                                    {"exponents", true},
+                                    {"entropy low + high", true},
+                                    {"note"}};
+  return layout(columns, count, [&](std::size_t i) {
+    const TensorReport& tensor = tensors[i];
+    std::vector<std::string> row{short_name(tensor.name), shape_text(tensor.shape), tensor.type_in};
+    row.emplace_back(tensor.converted ? "yes" : tensor.fallback ? "NO" : "-");
+    row.push_back(
+        tensor.p12 ? fmt::format("{}/{}", fmt::join(tensor.p12->by_listed, "/"), tensor.p12->blocks_that_do_not_fit())
+                   : "-");
+    row.push_back(tensor.p12 ? std::to_string(tensor.p12->worst_listed) : "-");
+    const auto& statistics = tensor.statistics;
+    row.push_back(statistics ? fmt::format("{}..{}", statistics->first_exponent,
+                                           static_cast<std::size_t>(statistics->first_exponent) +
+                                               statistics->exponents.size() - 1)
+                             : "-");
+    row.push_back(statistics ? fmt::format("{:.2f} + {:.2f}", statistics->entropy_low, statistics->entropy_high) : "-");
+    row.push_back(note(tensor));
+    return row;
+  });
 }
 
-std::string to_table(const Report& report) {
-  const bool one_type = report.verb == "inspect" || report.verb == "check";
-  const bool is_inspect = report.verb == "inspect";
+std::string tensor_table(const std::string& verb, Tensors tensors, std::size_t count) {
+  const bool compares = verb == "verify" || verb == "diff";
+  const bool one_type = verb == "inspect" || verb == "check";
+  const bool is_inspect = verb == "inspect";
   std::vector<Column> columns{{"tensor"}, {"shape"}};
   if (one_type) {
     columns.push_back({"type"});
   } else {
-    columns.push_back({report.verb == "verify" ? "packed" : "from"});
-    columns.push_back({report.verb == "verify" ? "original" : "to"});
+    columns.push_back({verb == "verify" ? "packed" : verb == "diff" ? "first" : "from"});
+    columns.push_back({verb == "verify" ? "original" : verb == "diff" ? "second" : "to"});
   }
   if (is_inspect) columns.push_back({"offset", true});
   columns.push_back({"bytes", true});
   columns.push_back({"bits/weight", true});
   if (!is_inspect) columns.push_back({"note"});
 
-  std::vector<std::vector<std::string>> rows;
-  for (const TensorReport& tensor : report.tensors) {
-    const std::uint64_t bytes = report.verb == "verify" ? tensor.bytes_in : tensor.bytes_out;
+  return layout(columns, count, [&](std::size_t i) {
+    const TensorReport& tensor = tensors[i];
+    const std::uint64_t bytes = compares ? tensor.bytes_in : tensor.bytes_out;
     std::vector<std::string> row{short_name(tensor.name), shape_text(tensor.shape), tensor.type_in};
     if (!one_type) row.push_back(tensor.type_out);
     if (is_inspect) row.push_back(grouped(tensor.offset));
     row.push_back(grouped(bytes));
     row.push_back(tensor.elements == 0 ? "-" : fmt::format("{:.2f}", bits(bytes, tensor.elements)));
     if (!is_inspect) row.push_back(note(tensor));
-    rows.push_back(std::move(row));
+    return row;
+  });
+}
+
+}  // namespace
+
+// One table, or one for each file of a model.
+std::string to_table(const Report& report) {
+  const std::vector<TensorReport>& tensors = report.tensors;
+  std::string out;
+  for (std::size_t first = 0; first < tensors.size() || first == 0;) {
+    std::size_t last = first;
+    while (last < tensors.size() && tensors[last].file == tensors[first].file) ++last;
+    if (last > first && !tensors[first].file.empty())
+      out += (first == 0 ? "" : "\n") + printable(tensors[first].file) + ":\n";
+    const std::size_t count = last - first;
+    out += report.verb == "scan" ? scan_table(tensors.data() + first, count)
+                                 : tensor_table(report.verb, tensors.data() + first, count);
+    first = std::max(last, first + 1);
   }
-  std::string out = layout(columns, rows);
-  out += "\n" + report.summary + "\n";
-  return out;
+  return out + "\n" + report.summary + "\n";
 }
 
 std::string to_json(const Report& report) {
-  Json json;
-  json["verb"] = report.verb;
-  json["input"] = report.input;
-  if (report.output) json["output"] = *report.output;
-  if (report.original) json["original"] = *report.original;
-  if (report.dry_run) json["dry_run"] = true;
-  json["tensors"] = Json::array();
-  for (const TensorReport& tensor : report.tensors) json["tensors"].push_back(tensor_json(report, tensor));
-  json["totals"] = {{"tensors", report.tensors.size()},
-                    {"converted", report.converted()},
-                    {"bytes_in", report.bytes_in()},
-                    {"bytes_out", report.bytes_out()},
-                    {"bits_per_weight", report.bits_per_weight()}};
-  if (report.restores_identical) json["restores_identical"] = *report.restores_identical;
+  Document document;
+  document.add("verb", report.verb);
+  document.add("input", report.input);
+  if (report.output) document.add("output", *report.output);
+  if (report.original) document.add("original", *report.original);
+  if (report.other) document.add("other", *report.other);
+  if (report.dry_run) document.add("dry_run", true);
+  document.add_tensors(report);
+  document.add("totals", {{"tensors", report.tensors.size()},
+                          {"converted", report.converted()},
+                          {"bytes_in", report.bytes_in()},
+                          {"bytes_out", report.bytes_out()},
+                          {"bits_per_weight", report.bits_per_weight()}});
+  if (report.statistics) document.add("statistics", statistics_json(*report.statistics));
+  if (report.restores_identical) document.add("restores_identical", *report.restores_identical);
   const auto first = std::find_if(report.tensors.begin(), report.tensors.end(),
                                   [](const TensorReport& tensor) { return tensor.first.has_value(); });
-  if (first != report.tensors.end()) json["first"] = place_json(*first->first);
-  if (!report.warnings.empty()) json["warnings"] = report.warnings;
-  json["ok"] = report.ok;
-  return document(json);
+  if (first != report.tensors.end()) document.add("first", place_json(*first, *first->first));
+  if (!report.warnings.empty()) document.add("warnings", report.warnings);
+  document.add("ok", report.ok);
+  return document.finish();
 }
 
 std::string error_to_json(const std::string& file, const std::optional<std::string>& subject,
@@ -250,16 +335,16 @@ std::string error_to_json(const std::string& file, const std::optional<std::stri
   Json error;
   error["file"] = file;
   if (subject) {
-    // A subject reads "tensor NAME" or "key NAME".
+    // A subject reads "tensor NAME", "key NAME" or "line NUMBER".
     const std::size_t space = subject->find(' ');
     error[subject->substr(0, space)] = subject->substr(space + 1);
   }
   if (offset) error["offset"] = *offset;
   error["message"] = message;
-  Json json;
-  json["ok"] = false;
-  json["error"] = std::move(error);
-  return document(json);
+  Document document;
+  document.add("ok", false);
+  document.add("error", error);
+  return document.finish();
 }
 
 std::string describe(const pn::io::Error& error) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <p12/scan.hpp>
 #include <string>
@@ -9,15 +10,15 @@
 
 #include "io/error.hpp"
 #include "io/tensor.hpp"
+#include "scan_statistics.hpp"
 
 namespace pnpack {
 
-// The first place where a file is not what it should be.
+// A place in a tensor, for example the first where it is not what it should be.
 struct Place {
-  std::string tensor;
   std::optional<std::uint64_t> element;  // of the tensor, or
   std::optional<std::uint64_t> block;    // of the tensor, or neither when the tensor as a whole is meant
-  std::optional<std::uint64_t> offset;   // in the input file
+  std::optional<std::uint64_t> offset;   // in its file
 };
 
 struct TensorReport {
@@ -30,15 +31,21 @@ struct TensorReport {
   std::string type_out;
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
-  std::uint32_t type_id = 0;
+  std::optional<std::uint32_t> type_id;
   std::uint64_t offset = 0;
+  std::string file;  // of a model in several files
 
   bool converted = false;
+  bool rounded = false;               // to BF16, but not packed
   bool fallback = false;              // of the verb's source type and at least 2-D, but stays as it was
   std::optional<std::string> reason;  // why it is not converted, not equal or not valid
   std::optional<p12::RowScan> p12;
+  std::shared_ptr<const StatisticsSummary> statistics;  // scan
   std::optional<double> nrmse;
-  std::optional<bool> good;  // verify: equal; check: valid
+  std::optional<double> weighted_nrmse;    // by importance
+  std::optional<std::string> rule;         // of a mix
+  std::optional<bool> good;                // verify, diff: equal; check: valid
+  std::optional<std::uint64_t> different;  // diff: elements, or blocks of a type that is not decoded
   std::optional<Place> first;
 };
 
@@ -46,8 +53,10 @@ struct Report {
   std::string verb;
   std::string input;
   std::optional<std::string> output;
-  std::optional<std::string> original;
+  std::optional<std::string> original;  // verify
+  std::optional<std::string> other;     // diff
   std::vector<TensorReport> tensors;
+  std::optional<StatisticsSummary> statistics;  // scan: of all tensors that have some
   std::optional<bool> restores_identical;
   std::vector<std::string> warnings;
   std::string summary;  // the closing sentence of the table
@@ -56,13 +65,11 @@ struct Report {
 
   std::uint64_t converted() const;
   std::uint64_t fallbacks() const;
+  std::uint64_t bad() const;  // verify, diff, check: tensors that are not good
   std::uint64_t bytes_in() const;
   std::uint64_t bytes_out() const;
   double bits_per_weight() const;  // of the output, for verify of the packed file; over all tensors
 };
-
-// sqrt(sum of squared errors / sum of squared weights); 0 when both are 0.
-double nrmse(double squared_error, double squared_weight);
 
 std::string to_table(const Report& report);
 std::string to_json(const Report& report);

@@ -34,8 +34,8 @@ Outcome stream(const Engine& engine, const pn::io::InputFile& file, const pn::io
     outcomes.assign(grains, {});
     engine.workers.for_each(grains, [&](std::size_t g) {
       const std::size_t first = g * grain_units;
-      outcomes[g] =
-          conversion.run(in + first * unit_in, std::min(grain_units, count - first), out.data() + first * unit_out);
+      outcomes[g] = conversion.run(in + first * unit_in, start + first, std::min(grain_units, count - first),
+                                   out.data() + first * unit_out);
     });
     for (std::size_t g = 0; g < grains; ++g)
       total.append(outcomes[g], (start + g * grain_units) * conversion.unit_elements());

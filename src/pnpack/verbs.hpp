@@ -13,5 +13,7 @@ Report quantize(const Options& options);
 Report verify(const Options& options);
 Report check(const Options& options);
 Report inspect(const Options& options);
+Report scan(const Options& options);
+Report diff(const Options& options);
 
 }  // namespace pnpack

@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <unordered_map>
 
+#include "comparison.hpp"
+#include "recipe.hpp"
 #include "rewrite.hpp"
 #include "verbs.hpp"
 
@@ -12,212 +12,177 @@ namespace pnpack {
 
 using pn::io::Error;
 using pn::io::Fault;
+using pn::io::ModelFile;
 using pn::io::Tensor;
+using pn::io::TensorsByName;
+using pn::io::TensorType;
 namespace types = pn::io::types;
 
 namespace {
 
-// Compares bytes that arrive in pieces with those of a tensor in a file.
-class Comparison {
- public:
-  Comparison(const pn::io::InputFile& file, const Tensor& tensor) : file_(file), tensor_(tensor) {}
-
-  void add(const std::uint8_t* bytes, std::size_t length) {
-    if (!difference_) {
-      const std::uint8_t* others = file_.read(tensor_.offset + done_, length, scratch_);
-      if (std::memcmp(bytes, others, length) != 0)
-        difference_ = done_ + static_cast<std::uint64_t>(std::mismatch(bytes, bytes + length, others).first - bytes);
-      file_.release(tensor_.offset + done_, length);
-    }
-    done_ += length;
-  }
-
-  // Byte of the tensor at which the two differ first.
-  const std::optional<std::uint64_t>& difference() const { return difference_; }
-
- private:
-  const pn::io::InputFile& file_;
-  const Tensor& tensor_;
-  std::vector<std::uint8_t> scratch_;
-  std::uint64_t done_ = 0;
-  std::optional<std::uint64_t> difference_;
-};
-
 class Verifier {
  public:
-  Verifier(const Engine& engine, const Model& packed, const Model& original)
-      : engine_(engine), packed_(packed), original_(original) {}
+  Verifier(const Options& options, const Engine& engine, Recipe& recipe)
+      : options_(options), engine_(engine), recipe_(recipe) {}
 
-  TensorReport compare(const Tensor& packed, const Tensor& original) const {
-    TensorReport report(packed);
-    report.type_out = original.type.name;
-    report.bytes_out = original.bytes;
+  void compare(const TensorIn& packed, const TensorIn& original, TensorReport& report) const {
+    const TensorType& here = packed.tensor->type;
+    const TensorType& there = original.tensor->type;
+    report.type_out = there.name;
+    report.bytes_out = original.tensor->bytes;
     report.good = true;
-    if (packed.shape != original.shape) {
-      differ(report, "has another shape in the original");
-    } else if (packed.type == original.type) {
-      compare_bytes(packed, original, report);
-    } else if (types::is_p12(packed.type) && original.type == types::bf16()) {
-      if (packed.elements != 0) compare_p12(packed, original, report);
-      report.converted = true;
-    } else if (types::is_pn(packed.type) && can_quantize_from(original.type)) {
-      if (packed.elements != 0) compare_pn(packed, original, report);
-      report.converted = true;
-    } else {
-      differ(report, fmt::format("is {} here and {} in the original", packed.type.name, original.type.name));
+    TensorPlan plan;
+    if (recipe_.has_rules()) {
+      plan = recipe_.plan(*original.tensor);
+      if (plan.type != here)
+        return differ(report, fmt::format("is {}, but by the rules {}", here.name, plan.type.name));
+    } else if (here != there && !types::is_packed(here) && recipe_.donor_has(packed.tensor->name)) {
+      recipe_.take_from_donor(*original.tensor, plan);
     }
-    return report;
-  }
-
-  static void differ(TensorReport& report, std::string reason, std::optional<std::uint64_t> element = {},
-                     std::optional<std::uint64_t> block = {}, std::optional<std::uint64_t> offset = {}) {
-    report.good = false;
-    report.reason = std::move(reason);
-    report.first = Place{report.name, element, block, offset};
+    report.converted = here != there;
+    if (packed.tensor->shape != original.tensor->shape) {
+      report.converted = false;
+      differ(report, "has another shape in the original");
+    } else if (plan.treatment == Treatment::donor) {
+      compare_bytes(engine_, packed, plan.donor, report);
+    } else if (here == there) {
+      compare_bytes(engine_, packed, original, report);
+    } else if (packed.tensor->elements == 0 && types::is_packed(here)) {
+      // no weights that could differ
+    } else if (types::is_p12(here) && can_become_bf16(there)) {
+      compare_p12(packed, original, report);
+    } else if (here == types::bf16() && can_become_bf16(there)) {
+      compare_rounded(packed, original, report);
+    } else if ((types::is_pn(here) || here == types::q8_0()) && can_quantize_from(there)) {
+      compare_quantized(packed, original, report);
+    } else {
+      report.converted = false;
+      const bool as_bf16 =
+          (types::is_p12(here) || here == types::bf16()) && (there == types::f32() || there == types::f16());
+      differ(report, fmt::format("is {} here and {} in the original{}", here.name, there.name,
+                                 as_bf16 ? " (rounded first? --as bf16)" : ""));
+    }
   }
 
  private:
-  void compare_bytes(const Tensor& packed, const Tensor& original, TensorReport& report) const {
-    const std::uint64_t common = std::min(packed.bytes, original.bytes);
-    Comparison comparison(original_.file, original);
-    stream_bytes(engine_, packed_.file, packed.offset, common,
-                 [&](const std::uint8_t* bytes, std::size_t length) { comparison.add(bytes, length); });
-    if (comparison.difference()) {
-      const std::uint64_t at = *comparison.difference();
-      const std::uint64_t unit = packed.type.known() ? at / packed.type.block_bytes : at;
-      if (packed.type.known() && packed.type.block == 1) {
-        differ(report, "differs first at " + element_text(packed, unit), unit, {},
-               packed.offset + unit * packed.type.block_bytes);
-      } else if (packed.type.known()) {
-        differ(report, "differs first in " + block_text(packed, unit, packed.type.block), {}, unit,
-               packed.offset + unit * packed.type.block_bytes);
-      } else {
-        differ(report, fmt::format("differs first at its byte {}", at), {}, {}, packed.offset + at);
-      }
-    } else if (packed.bytes != original.bytes) {  // only an unknown type can do this
-      differ(report, fmt::format("has {} bytes here and {} in the original", packed.bytes, original.bytes), {}, {},
-             packed.offset + common);
-    }
+  bool can_become_bf16(const TensorType& type) const {
+    return type == types::bf16() || (options_.as == "bf16" && (type == types::f32() || type == types::f16()));
   }
 
-  void compare_p12(const Tensor& packed, const Tensor& original, TensorReport& report) const {
-    Comparison comparison(original_.file, original);
-    const auto unpacker = make_p12_unpacker(packed.type);
+  void compare_p12(const TensorIn& packed, const TensorIn& original, TensorReport& report) const {
+    const Tensor& tensor = *packed.tensor;
+    const auto rounder = make_rounder(original.tensor->type);
+    Comparison comparison(original, rounder.get());
+    const auto unpacker = make_p12_unpacker(tensor.type);
     const Outcome outcome =
-        stream(engine_, packed_.file, packed, *unpacker,
+        stream(engine_, *packed.file->file, tensor, *unpacker,
                [&](const std::uint8_t* bytes, std::size_t length, const Outcome&) { comparison.add(bytes, length); });
     // What comes before an invalid block has been compared, so the earlier place wins.
     if (comparison.difference()) {
       const std::uint64_t element = *comparison.difference() / sizeof(std::uint16_t);
-      const std::uint64_t block = element / packed.type.block;
-      differ(report, "differs first at " + element_text(packed, element), element, {},
-             packed.offset + block * packed.type.block_bytes);
+      const std::uint64_t block = element / tensor.type.block;
+      differ(report, "differs first at " + element_text(tensor, element), element, {},
+             tensor.offset + block * tensor.type.block_bytes);
     } else if (outcome.status != pn::Status::ok) {
-      const std::uint64_t block = outcome.element / packed.type.block;
-      differ(report, block_text(packed, block, packed.type.block) + " is not valid: " + pn::status_text(outcome.status),
-             {}, block, packed.offset + block * packed.type.block_bytes);
+      const std::uint64_t block = outcome.element / tensor.type.block;
+      differ(report, block_text(tensor, block, tensor.type.block) + " is not valid: " + pn::status_text(outcome.status),
+             {}, block, tensor.offset + block * tensor.type.block_bytes);
     } else {
       report.p12 = outcome.scan;
     }
   }
 
-  void compare_pn(const Tensor& packed, const Tensor& original, TensorReport& report) const {
-    if (packed_.gguf.weighted_search || packed_.gguf.hadamard_block != 0)
-      throw Error(Fault::input, packed_.file.path(),
-                  "was quantized with importances or rotated, which this version cannot repeat");
-    Comparison comparison(packed_.file, packed);
-    const auto quantizer = make_pn_quantizer(original.type, packed.type);
+  void compare_rounded(const TensorIn& packed, const TensorIn& original, TensorReport& report) const {
+    const auto rounder = make_rounder(original.tensor->type);
+    Comparison comparison(original, rounder.get());
+    const Tensor& tensor = *packed.tensor;
+    stream_bytes(engine_, *packed.file->file, tensor.offset, tensor.bytes,
+                 [&](const std::uint8_t* bytes, std::size_t length) { comparison.add(bytes, length); });
+    if (!comparison.difference()) return;
+    const std::uint64_t element = *comparison.difference() / sizeof(std::uint16_t);
+    differ(report, "differs first at " + element_text(tensor, element), element, {},
+           tensor.offset + element * sizeof(std::uint16_t));
+  }
+
+  void compare_quantized(const TensorIn& packed, const TensorIn& original, TensorReport& report) const {
+    const Tensor& tensor = *packed.tensor;
+    const pn::io::PackRecord& record = packed.file->record();
+    const bool weighted = types::is_pn(tensor.type) && record.weighted_search;
+    if (weighted && !recipe_.has_importances())
+      throw Error(Fault::usage, packed.file->path(), "was quantized with importances: --imatrix FILE is needed")
+          .about("key pn.search");
+    const std::uint32_t rotation =
+        options_.rotate != 0 ? recipe_.rotation_of(tensor.name) : record.rotation_of(tensor.name);
+    if (rotation != 0 && tensor.row_length() % rotation != 0)
+      throw Error(Fault::usage, packed.file->path(),
+                  fmt::format("its K = {} is not a multiple of --rotate {}", tensor.row_length(), rotation))
+          .about("tensor " + tensor.name);
+    const std::optional<Importance> importance = recipe_.importance_of(*original.tensor);
+    const auto quantizer =
+        recipe_.conversion(*original.tensor, tensor.type, rotation, weighted, importance ? &*importance : nullptr);
+    Comparison comparison(packed);
     const Outcome outcome =
-        stream(engine_, original_.file, original, *quantizer,
+        stream(engine_, *original.file->file, *original.tensor, *quantizer,
                [&](const std::uint8_t* bytes, std::size_t length, const Outcome&) { comparison.add(bytes, length); });
-    if (outcome.status != pn::Status::ok) throw quantize_error(original_, original, packed.type, outcome);
+    if (outcome.status != pn::Status::ok) throw conversion_error(*original.file, *original.tensor, *quantizer, outcome);
     if (comparison.difference()) {
-      const std::uint64_t block = *comparison.difference() / packed.type.block_bytes;
-      differ(report, "differs first in " + block_text(packed, block, packed.type.block), {}, block,
-             packed.offset + block * packed.type.block_bytes);
+      const std::uint64_t block = *comparison.difference() / tensor.type.block_bytes;
+      differ(report, "differs first in " + block_text(tensor, block, tensor.type.block), {}, block,
+             tensor.offset + block * tensor.type.block_bytes);
     } else {
-      report.nrmse = nrmse(outcome.squared_error, outcome.squared_weight);
+      report.nrmse = outcome.error.nrmse();
+      if (importance) report.weighted_nrmse = outcome.weighted_error.nrmse();
     }
   }
 
+  const Options& options_;
   const Engine& engine_;
-  const Model& packed_;
-  const Model& original_;
+  Recipe& recipe_;
 };
-
-// The entries of a header as bytes, without the keys that pn adds.
-std::unordered_map<std::string, std::string> foreign_keys(const Model& model) {
-  std::unordered_map<std::string, std::string> keys;
-  std::vector<std::uint8_t> scratch;
-  for (const pn::io::GgufKey& key : model.gguf.keys) {
-    if (pn::io::is_own_key(key.name)) continue;
-    const std::uint8_t* bytes = model.file.read(key.offset, static_cast<std::size_t>(key.bytes), scratch);
-    keys.emplace(key.name, std::string(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(key.bytes)));
-  }
-  return keys;
-}
-
-void warn_about_keys(const Model& packed, const Model& original, Report& report) {
-  const auto ours = foreign_keys(packed);
-  const auto theirs = foreign_keys(original);
-  for (const auto& [name, entry] : theirs) {
-    const auto other = ours.find(name);
-    if (other == ours.end())
-      report.warnings.push_back("the key " + name + " of the original is missing");
-    else if (other->second != entry)
-      report.warnings.push_back("the key " + name + " has another value in the original");
-  }
-  for (const auto& [name, entry] : ours)
-    if (theirs.find(name) == theirs.end()) report.warnings.push_back("the key " + name + " is not in the original");
-  std::sort(report.warnings.begin(), report.warnings.end());
-}
-
-bool has_packed_tensors(const Model& model) {
-  return std::any_of(model.gguf.tensors.begin(), model.gguf.tensors.end(),
-                     [](const Tensor& tensor) { return types::is_p12(tensor.type) || types::is_pn(tensor.type); });
-}
 
 }  // namespace
 
 Report verify(const Options& options) {
-  const Model packed(options.input);
-  const Model original(options.second);
+  Recipe recipe(options);
+  const pn::io::Model packed(options.input);
+  const pn::io::Model original(options.second);
   Workers workers(options.threads);
   Progress progress("verifying", packed.tensor_bytes(), !options.quiet);
   const Engine engine{workers, progress};
-  const Verifier verifier(engine, packed, original);
+  const Verifier verifier(options, engine, recipe);
 
-  std::unordered_map<std::string, const Tensor*> originals;
-  for (const Tensor& tensor : original.gguf.tensors) originals.emplace(tensor.name, &tensor);
-
-  Report report;
-  for (const Tensor& tensor : packed.gguf.tensors) {
-    const auto found = originals.find(tensor.name);
-    if (found == originals.end()) {
-      TensorReport entry(tensor);
-      entry.type_out = "-";
-      entry.bytes_out = 0;
-      Verifier::differ(entry, "is not in the original", {}, {}, tensor.offset);
-      report.tensors.push_back(std::move(entry));
-      continue;
+  TensorsByName originals(original);
+  Report report = start_report(packed);
+  std::size_t next = 0;
+  for (const ModelFile& file : packed.files())
+    for (const Tensor& tensor : file.tensors()) {
+      TensorReport& entry = report.tensors[next++];
+      if (const auto other = originals.take(tensor.name)) {
+        verifier.compare({&file, &tensor}, *other, entry);
+      } else {
+        entry.type_out = "-";
+        entry.bytes_out = 0;
+        differ(entry, "is not in the original", {}, {}, tensor.offset);
+      }
     }
-    report.tensors.push_back(verifier.compare(tensor, *found->second));
-    originals.erase(found);
-  }
-  for (const Tensor& tensor : original.gguf.tensors) {
-    if (originals.find(tensor.name) == originals.end()) continue;
-    TensorReport entry(tensor);
-    entry.type_in = "-";
-    entry.bytes_in = 0;
-    Verifier::differ(entry, "is only in the original");
-    report.tensors.push_back(std::move(entry));
-  }
-  warn_about_keys(packed, original, report);
-  if (!has_packed_tensors(packed) && has_packed_tensors(original))
+  for (const ModelFile& file : original.files())
+    for (const Tensor& tensor : file.tensors()) {
+      if (!originals.has(tensor.name)) continue;
+      report.tensors.emplace_back(tensor);
+      TensorReport& entry = report.tensors.back();
+      entry.type_in = "-";
+      entry.bytes_in = 0;
+      differ(entry, "is only in the original");
+    }
+  packed.require_unchanged();
+  original.require_unchanged();
+  recipe.require_unchanged();
+  for (const std::string& difference : compare_keys(packed, original, "the original"))
+    report.warnings.push_back(difference);
+  if (!packed.has_packed_tensors() && original.has_packed_tensors())
     report.warnings.push_back("only the second file has packed tensors: the order is verify PACKED ORIGINAL");
 
-  const auto bad = std::count_if(report.tensors.begin(), report.tensors.end(),
-                                 [](const TensorReport& tensor) { return tensor.good == false; });
+  const std::uint64_t bad = report.bad();
   report.ok = bad == 0;
   report.summary = report.ok ? fmt::format("verified: all {} tensors match the original", report.tensors.size())
                              : fmt::format("NOT the same: {} of {} tensors differ", bad, report.tensors.size());

@@ -7,10 +7,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace fuzz {
+
+using Text = std::vector<std::uint8_t>;
 
 [[noreturn]] inline void property_failed(const char* property, const char* file, int line) {
   std::fprintf(stderr, "%s:%d: property failed: %s\n", file, line, property);

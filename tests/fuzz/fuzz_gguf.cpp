@@ -1,170 +1,39 @@
-// GGUF files through the reader and the whole of check, inspect, pack, unpack, quantize and verify.
+// GGUF files through the reader and the whole of check, inspect, scan, diff, pack, unpack, quantize and verify.
 //
-// Input: a first byte below 0x80 begins a file that is used as it is ("GGUF..."); from 0x80 on it is followed by a plan
-// from which gguf_builder.hpp makes a file, most of the time a sound one.
-//
-// Files lie in a folder of this process in /dev/shm, or where TMPDIR says.
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <limits>
-#include <nlohmann/json.hpp>
-#include <p12/p12.hpp>
-#include <pn/pn.hpp>
+// Input: a first byte below 0x80 begins a file that is used as it is ("GGUF..."); from 0x80 on it is followed by what
+// is to be done and by a plan from which gguf_builder.hpp makes a file, most of the time a sound one.
 #include <set>
 #include <string>
 #include <vector>
 
+#include "attempt.hpp"
+#include "core_bytes.hpp"
 #include "fuzz.hpp"
 #include "gguf_builder.hpp"
 #include "gguf_oracle.hpp"
 #include "io/error.hpp"
 #include "io/gguf.hpp"
 #include "io/input_file.hpp"
+#include "io/model.hpp"
 #include "pnpack/rewrite.hpp"
-#include "pnpack/verbs.hpp"
+#include "safetensors_oracle.hpp"
 
 namespace {
 
 namespace io = pn::io;
 namespace types = pn::io::types;
+using fuzz::Attempt;
+using fuzz::attempt;
+using fuzz::Choice;
+using fuzz::folder;
+using fuzz::options_for;
+using fuzz::same_error;
 using fuzz::Text;
 using io::Fault;
 using io::Gguf;
 using io::Tensor;
 using pnpack::Options;
-using pnpack::Report;
 using pnpack::TensorReport;
-
-// ---- Files
-
-class Folder {
- public:
-  Folder() {
-    const char* parent = std::getenv("TMPDIR");
-    if (parent == nullptr) parent = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    path_ = std::string(parent) + "/pn-fuzz-XXXXXX";
-    FUZZ_REQUIRE(::mkdtemp(path_.data()) != nullptr);
-    path_ += "/";
-  }
-  ~Folder() {
-    clear();
-    ::rmdir(path_.c_str());
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  std::string path(const std::string& name) const { return path_ + name; }
-
-  std::set<std::string> names() const {
-    std::set<std::string> found;
-    DIR* folder = ::opendir(path_.c_str());
-    FUZZ_REQUIRE(folder != nullptr);
-    while (const dirent* entry = ::readdir(folder)) {
-      const std::string name = entry->d_name;
-      if (name != "." && name != "..") found.insert(name);
-    }
-    ::closedir(folder);
-    return found;
-  }
-
-  void clear() const {
-    for (const std::string& name : names()) ::unlink(path(name).c_str());
-  }
-
-  void write(const std::string& name, const Text& bytes) const {
-    const int file = ::open(path(name).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    FUZZ_REQUIRE(file >= 0);
-    for (std::size_t done = 0; done < bytes.size();) {
-      const ssize_t wrote = ::write(file, bytes.data() + done, bytes.size() - done);
-      FUZZ_REQUIRE(wrote > 0);
-      done += static_cast<std::size_t>(wrote);
-    }
-    ::close(file);
-  }
-
-  Text read(const std::string& name) const {
-    const int file = ::open(path(name).c_str(), O_RDONLY | O_CLOEXEC);
-    FUZZ_REQUIRE(file >= 0);
-    struct stat info {};
-    FUZZ_REQUIRE(::fstat(file, &info) == 0);
-    Text bytes(static_cast<std::size_t>(info.st_size));
-    for (std::size_t done = 0; done < bytes.size();) {
-      const ssize_t got = ::read(file, bytes.data() + done, bytes.size() - done);
-      FUZZ_REQUIRE(got > 0);
-      done += static_cast<std::size_t>(got);
-    }
-    ::close(file);
-    return bytes;
-  }
-
- private:
-  std::string path_;
-};
-
-const Folder& folder() {
-  static const Folder the_folder;
-  return the_folder;
-}
-
-// ---- What people and programs read
-
-// UTF-8 without control characters, whatever names the file holds.
-void require_printable(const std::string& text, bool lines) {
-  for (const char c : text) FUZZ_REQUIRE((static_cast<unsigned char>(c) >= 0x20 && c != 0x7F) || (lines && c == '\n'));
-  nlohmann::json(text).dump();  // throws when it is not UTF-8
-}
-
-void require_json(const std::string& text, bool ok) {
-  const auto json = nlohmann::json::parse(text);
-  FUZZ_REQUIRE(json.at("ok") == ok);
-}
-
-// ---- Running a verb
-
-struct Attempt {
-  std::optional<Report> report;
-  std::optional<io::Error> error;
-  bool ok() const { return report && report->ok; }
-};
-
-using Verb = Report (*)(const Options&);
-
-// Runs a verb and looks at its report or error. Nothing but io::Error may be thrown. In the folder there are then
-// `names`, and `out` if the report is ok.
-Attempt attempt(const char* name, Verb verb, const Options& options, std::set<std::string> names,
-                const std::string& out = "") {
-  Attempt result;
-  try {
-    result.report = verb(options);
-  } catch (const io::Error& error) {
-    result.error = error;
-  }
-  if (!out.empty() && result.ok()) names.insert(out);
-  FUZZ_REQUIRE(folder().names() == names);
-  if (result.report) {
-    Report& report = *result.report;
-    report.verb = name;
-    report.input = options.input;
-    require_json(to_json(report), report.ok);
-    require_printable(to_table(report), true);
-    for (const std::string& warning : report.warnings) require_printable(pnpack::printable(warning), false);
-  } else {
-    const io::Error& error = *result.error;
-    FUZZ_REQUIRE(error.file() == options.input || error.file() == options.second);
-    FUZZ_REQUIRE(error.what()[0] != '\0');
-    require_json(pnpack::error_to_json(error.file(), error.subject(), error.offset(), error.what()), false);
-    require_printable(pnpack::describe(error), false);
-  }
-  return result;
-}
-
-bool same_error(const io::Error& a, const io::Error& b) {
-  return a.fault() == b.fault() && std::string(a.what()) == b.what() && a.subject() == b.subject() &&
-         a.offset() == b.offset();
-}
 
 // ---- A file that was read
 
@@ -172,7 +41,16 @@ struct Model {
   Text bytes;
   Gguf gguf;
 
-  const std::uint8_t* data(const Tensor& tensor) const { return bytes.data() + tensor.offset; }
+  fuzz::View view() const {
+    fuzz::View view{&bytes, &gguf, {}};
+    for (const io::GgufKey& key : gguf.keys)
+      if (!io::is_own_key(key.name)) view.entries.emplace_back(key.name, entry(key));
+    return view;
+  }
+  std::string entry(const io::GgufKey& key) const {
+    const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(key.offset);
+    return {from, from + static_cast<std::ptrdiff_t>(key.bytes)};
+  }
 };
 
 struct Reading {
@@ -192,6 +70,13 @@ Reading read(const std::string& name, io::InputFile::Access access) {
   return result;
 }
 
+void require_same(const io::PackRecord& a, const io::PackRecord& b) {
+  FUZZ_REQUIRE(a.first_key == b.first_key && a.pn_key == b.pn_key && a.p12 == b.p12 && a.pn == b.pn);
+  FUZZ_REQUIRE(a.p12_type_id == b.p12_type_id && a.rounded_from == b.rounded_from);
+  FUZZ_REQUIRE(a.weighted_search == b.weighted_search && a.hadamard_block == b.hadamard_block);
+  FUZZ_REQUIRE(a.hadamard_exclude == b.hadamard_exclude);
+}
+
 void require_same(const Gguf& a, const Gguf& b) {
   FUZZ_REQUIRE(a.version == b.version && a.alignment == b.alignment);
   FUZZ_REQUIRE(a.keys.size() == b.keys.size() && a.tensors.size() == b.tensors.size());
@@ -208,22 +93,16 @@ void require_same(const Gguf& a, const Gguf& b) {
   }
   FUZZ_REQUIRE(a.data_order == b.data_order);
   FUZZ_REQUIRE(a.header_end == b.header_end && a.data_start == b.data_start && a.data_end == b.data_end);
-  FUZZ_REQUIRE(a.tail_start == b.tail_start && a.padded == b.padded && a.p12_type_id == b.p12_type_id);
-  FUZZ_REQUIRE(a.has_pn_keys == b.has_pn_keys && a.hadamard_block == b.hadamard_block);
-  FUZZ_REQUIRE(a.weighted_search == b.weighted_search);
+  FUZZ_REQUIRE(a.tail_start == b.tail_start && a.padded == b.padded);
+  require_same(a.record, b.record);
 }
 
 // Everything that code behind the reader relies on.
 void require_sound(const Model& model) {
   const Gguf& gguf = model.gguf;
-  const std::uint64_t size = model.bytes.size();
   FUZZ_REQUIRE(gguf.version == 2 || gguf.version == 3);
   FUZZ_REQUIRE(gguf.alignment >= 8 && gguf.alignment <= 65536 && (gguf.alignment & (gguf.alignment - 1)) == 0);
-  FUZZ_REQUIRE(gguf.header_end <= size && gguf.data_start >= gguf.header_end);
-  FUZZ_REQUIRE(gguf.data_start % gguf.alignment == 0 && gguf.data_start - gguf.header_end < gguf.alignment);
-  FUZZ_REQUIRE(gguf.data_end <= gguf.tail_start && gguf.tail_start <= size);
-  FUZZ_REQUIRE(gguf.tail_start - gguf.data_end < gguf.alignment);
-
+  fuzz::require_sound(model.view());
   std::set<std::string> names;
   std::uint64_t next = 24;
   for (const io::GgufKey& key : gguf.keys) {
@@ -231,32 +110,10 @@ void require_sound(const Model& model) {
     FUZZ_REQUIRE(names.insert(key.name).second);
     next = key.offset + key.bytes;
   }
-  names.clear();
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> extents;
   for (const Tensor& tensor : gguf.tensors) {
-    FUZZ_REQUIRE(names.insert(tensor.name).second);
-    FUZZ_REQUIRE(tensor.shape.size() <= 4 && tensor.offset % gguf.alignment == 0);
-    FUZZ_REQUIRE(tensor.offset >= gguf.data_start);
-    const bool empty = std::find(tensor.shape.begin(), tensor.shape.end(), 0u) != tensor.shape.end();
-    std::uint64_t elements = empty ? 0 : 1;
-    for (const std::uint64_t n : tensor.shape) {
-      FUZZ_REQUIRE(empty || elements <= std::numeric_limits<std::uint64_t>::max() / n);
-      elements *= n;
-    }
-    FUZZ_REQUIRE(elements == tensor.elements);
-    if (empty) FUZZ_REQUIRE(tensor.bytes == 0);
-    if (empty) continue;
-    FUZZ_REQUIRE(tensor.bytes > 0 && tensor.offset <= size && tensor.bytes <= size - tensor.offset);
-    FUZZ_REQUIRE(tensor.offset + tensor.bytes <= gguf.data_end);
-    if (tensor.type.known()) {
-      FUZZ_REQUIRE(tensor.row_length() % tensor.type.block == 0);
-      FUZZ_REQUIRE(elements / tensor.type.block * tensor.type.block_bytes == tensor.bytes);
-    }
-    extents.emplace_back(tensor.offset, tensor.bytes);
+    FUZZ_REQUIRE(tensor.shape.size() <= 4);
+    FUZZ_REQUIRE((tensor.elements == 0) == (tensor.bytes == 0));
   }
-  std::sort(extents.begin(), extents.end());
-  for (std::size_t i = 1; i < extents.size(); ++i)
-    FUZZ_REQUIRE(extents[i].first - extents[i - 1].first >= extents[i - 1].second);
 }
 
 // Reads a file that a verb wrote, which must be sound.
@@ -267,133 +124,17 @@ Model reread(const std::string& name) {
   FUZZ_REQUIRE(reading.gguf.has_value());
   model.gguf = *reading.gguf;
   require_sound(model);
+  FUZZ_REQUIRE(fuzz::GgufOracle(model.bytes).accepted());
   return model;
 }
 
-// ---- What has to come out, tensor by tensor, by the core alone
-
-bool is_packed(const Tensor& tensor) { return types::is_p12(tensor.type) || types::is_pn(tensor.type); }
-
-// Index of the first invalid block.
-std::optional<std::size_t> first_invalid(const Model& model, const Tensor& tensor) {
-  const auto k = static_cast<std::size_t>(tensor.elements);
-  std::size_t bad = 0;
-  pn::Status status = pn::Status::ok;
-  if (k == 0 || !is_packed(tensor)) return std::nullopt;
-  if (types::is_p12(tensor.type)) {
-    status = p12::validate_row(reinterpret_cast<const p12::Block392*>(model.data(tensor)), k, &bad);
-  } else {
-    const auto* row = reinterpret_cast<const pn::Block34*>(model.data(tensor));
-    status = tensor.type == types::pn3t() ? pn::validate_row<pn::pn3t>(row, k, &bad)
-                                          : pn::validate_row<pn::pn4t>(row, k, &bad);
-  }
-  return status == pn::Status::ok ? std::optional<std::size_t>() : bad;
-}
-
-bool all_valid(const Model& model) {
-  return std::none_of(model.gguf.tensors.begin(), model.gguf.tensors.end(),
-                      [&](const Tensor& tensor) { return first_invalid(model, tensor).has_value(); });
-}
-
-bool has_pn(const Gguf& gguf) {
-  return std::any_of(gguf.tensors.begin(), gguf.tensors.end(), [](const Tensor& t) { return types::is_pn(t.type); });
-}
 bool has_keys(const Gguf& gguf, const char* prefix) {
   return std::any_of(gguf.keys.begin(), gguf.keys.end(),
                      [&](const io::GgufKey& key) { return key.name.rfind(prefix, 0) == 0; });
 }
 
-// The bytes of a BF16 tensor packed; nullopt when it stays.
-std::optional<Text> packed_bytes(const Model& model, const Tensor& tensor) {
-  const auto k = static_cast<std::size_t>(tensor.elements);
-  if (tensor.type != types::bf16() || tensor.shape.size() < 2 || k == 0 || tensor.row_length() % 256 != 0)
-    return std::nullopt;
-  std::vector<std::uint16_t> weights(k);
-  std::memcpy(weights.data(), model.data(tensor), 2 * k);
-  std::vector<p12::Block392> blocks(k / 256);
-  if (p12::pack_row(weights.data(), k, blocks.data()) != pn::Status::ok) return std::nullopt;
-  Text out;
-  fuzz::append(out, blocks);
-  return out;
-}
-
-// The bytes of a packed tensor unpacked; nullopt when that must fail.
-std::optional<Text> unpacked_bytes(const Model& model, const Tensor& tensor, const std::string& to) {
-  if (first_invalid(model, tensor)) return std::nullopt;
-  const auto k = static_cast<std::size_t>(tensor.elements);
-  Text out;
-  if (types::is_p12(tensor.type)) {
-    std::vector<std::uint16_t> weights(k);
-    FUZZ_REQUIRE(p12::unpack_row(reinterpret_cast<const p12::Block392*>(model.data(tensor)), k, weights.data()) ==
-                 pn::Status::ok);
-    fuzz::append(out, weights);
-    return out;
-  }
-  std::vector<float> weights(k);
-  const auto* row = reinterpret_cast<const pn::Block34*>(model.data(tensor));
-  if (tensor.type == types::pn3t())
-    FUZZ_REQUIRE(pn::decode_row<pn::pn3t>(row, k, weights.data()) == pn::Status::ok);
-  else
-    FUZZ_REQUIRE(pn::decode_row<pn::pn4t>(row, k, weights.data()) == pn::Status::ok);
-  if (to == "f32") {
-    fuzz::append(out, weights);
-    return out;
-  }
-  std::vector<std::uint16_t> shorter;
-  for (const float weight : weights) {
-    shorter.push_back(to == "f16" ? pn::float_to_half(weight) : pn::float_to_bf16(weight));
-    if (to == "f16" && (shorter.back() & 0x7C00u) == 0x7C00u) return std::nullopt;
-  }
-  fuzz::append(out, shorter);
-  return out;
-}
-
-bool stays(const Tensor& tensor, std::uint64_t block) {
-  return !pnpack::can_quantize_from(tensor.type) || tensor.shape.size() < 2 || tensor.elements == 0 ||
-         tensor.row_length() % block != 0;
-}
-
-// The bytes of a tensor quantized; nullopt when that must fail.
-template <class T>
-std::optional<Text> quantized_bytes(const Model& model, const Tensor& tensor) {
-  const auto k = static_cast<std::size_t>(tensor.elements);
-  std::vector<float> weights;
-  if (tensor.type == types::f32()) {
-    weights.resize(k);
-    std::memcpy(weights.data(), model.data(tensor), 4 * k);
-  } else if (types::is_p12(tensor.type) && first_invalid(model, tensor)) {
-    return std::nullopt;
-  } else {
-    std::vector<std::uint16_t> halves(k);
-    if (types::is_p12(tensor.type))
-      FUZZ_REQUIRE(p12::unpack_row(reinterpret_cast<const p12::Block392*>(model.data(tensor)), k, halves.data()) ==
-                   pn::Status::ok);
-    else
-      std::memcpy(halves.data(), model.data(tensor), 2 * k);
-    for (const std::uint16_t half : halves)
-      weights.push_back(tensor.type == types::f16() ? pn::half_to_float(half) : pn::bf16_to_float(half));
-  }
-  std::vector<pn::Block34> blocks(k / T::block_size);
-  if (pn::quantize_row<T>(weights.data(), k, blocks.data()) != pn::Status::ok) return std::nullopt;
-  Text out;
-  fuzz::append(out, blocks);
-  return out;
-}
-
-bool holds(const Model& model, const Tensor& tensor, const Text& bytes) {
-  return tensor.bytes == bytes.size() &&
-         (bytes.empty() || std::memcmp(model.data(tensor), bytes.data(), bytes.size()) == 0);
-}
-// A tensor that was copied. The extent of an unknown type may grow or shrink by padding.
-bool holds_copy(const Model& out, const Tensor& copy, const Model& in, const Tensor& tensor) {
-  if (copy.type.id != tensor.type.id || copy.shape != tensor.shape) return false;
-  if (tensor.type.known() && copy.bytes != tensor.bytes) return false;
-  const auto common = static_cast<std::size_t>(std::min(copy.bytes, tensor.bytes));
-  return common == 0 || std::memcmp(out.data(copy), in.data(tensor), common) == 0;
-}
-
-// Version, alignment, names and shapes stay; the first `kept` keys are those of `in` that `keep` accepts, byte for
-// byte.
+// Version, alignment, names and shapes stay; the first keys are those of `in` that `keep` accepts, byte for byte, and
+// `added` ones follow.
 void require_same_frame(const Model& in, const Model& out, bool (*keep)(const io::GgufKey&), std::size_t added) {
   FUZZ_REQUIRE(in.gguf.version == out.gguf.version && in.gguf.alignment == out.gguf.alignment);
   FUZZ_REQUIRE(in.gguf.tensors.size() == out.gguf.tensors.size());
@@ -405,9 +146,7 @@ void require_same_frame(const Model& in, const Model& out, bool (*keep)(const io
   for (const io::GgufKey& key : in.gguf.keys) {
     if (!keep(key)) continue;
     FUZZ_REQUIRE(next < out.gguf.keys.size());
-    const io::GgufKey& copy = out.gguf.keys[next++];
-    FUZZ_REQUIRE(key.bytes == copy.bytes);
-    FUZZ_REQUIRE(std::memcmp(in.bytes.data() + key.offset, out.bytes.data() + copy.offset, key.bytes) == 0);
+    FUZZ_REQUIRE(in.entry(key) == out.entry(out.gguf.keys[next++]));
   }
   FUZZ_REQUIRE(out.gguf.keys.size() == next + added);
 }
@@ -433,253 +172,244 @@ bool is_foreign(const io::GgufKey& key) { return !io::is_own_key(key.name); }
 
 // ---- The verbs
 
-struct Choice {
-  unsigned threads = 1;
-  bool quantize = false;  // instead of pack
-  bool dry_run = false;   // also
-  bool pn3t = false;
-  std::string to = "f32";
-  bool strict = false;
-  bool force = false;
-  std::uint32_t type_id = 126;
-  std::uint32_t place = 0;  // of a byte to damage, in some file,
-  std::uint8_t damage = 1;  // and its bits
-};
-
-const std::set<std::string> input_only{"in", "other"};
-
-std::set<std::string> with(std::set<std::string> names, const std::string& name) {
-  names.insert(name);
-  return names;
+Attempt check(const Choice& choice, const std::string& in) { return attempt(options_for(choice, "check", in)); }
+Attempt verify(const Choice& choice, const std::string& packed, const std::string& original) {
+  return attempt(options_for(choice, "verify", packed, original));
+}
+void require_verified(const Choice& choice, const std::string& packed, const std::string& original) {
+  FUZZ_REQUIRE(verify(choice, packed, original).ok());
 }
 
-Options options_for(const Choice& choice, const std::string& in, const std::string& second) {
-  Options options;
-  options.input = folder().path(in);
-  if (!second.empty()) options.second = folder().path(second);
-  options.quiet = true;
-  options.threads = choice.threads;
-  options.to = choice.to;
-  options.type = choice.pn3t ? "pn3t" : "pn4t";
-  options.type_id = choice.type_id;
-  return options;
-}
-
-const Text old_output{'o', 'l', 'd'};
-
-// Runs a verb that writes OUT. OUT is there afterwards exactly when the report is ok; what was there before stays
-// otherwise. A dry run has the same result and writes nothing.
-Attempt write_attempt(const char* name, Verb verb, Options options, const Choice& choice, const std::string& out,
-                      std::set<std::string> names) {
-  options.strict = choice.strict;
-  std::optional<Attempt> dry;
-  if (choice.dry_run) {
-    options.dry_run = true;
-    dry = attempt(name, verb, options, names);
-    options.dry_run = false;
-  }
-  options.force = choice.force;
-  if (choice.force) {
-    folder().write(out, old_output);
-    names.insert(out);
-  }
-  const Attempt result = attempt(name, verb, options, names, out);
-  if (result.error) FUZZ_REQUIRE(result.error->fault() == Fault::input);
-  if (dry) {
-    FUZZ_REQUIRE(dry->report.has_value() == result.report.has_value());
-    if (result.error) FUZZ_REQUIRE(same_error(*result.error, *dry->error));
-    if (result.report) FUZZ_REQUIRE(pnpack::to_json(*result.report) == pnpack::to_json(*dry->report));
-  }
-  if (choice.force && !result.ok()) {
-    FUZZ_REQUIRE(folder().read(out) == old_output);
-    ::unlink(folder().path(out).c_str());
-  }
-  if (result.report)
-    FUZZ_REQUIRE(result.report->ok ==
-                 (!choice.strict ||
-                  (result.report->converted() > 0 && (options.verb == "unpack" || result.report->fallbacks() == 0))));
-  return result;
-}
-
-void require_verified(const Choice& choice, const std::string& packed, const std::string& original,
-                      const std::set<std::string>& names) {
-  const Attempt verified = attempt("verify", pnpack::verify, options_for(choice, packed, original), names);
-  FUZZ_REQUIRE(verified.ok());
-}
-
-void check_check(const Model& in, const std::string& name, const Choice& choice, const std::set<std::string>& names) {
-  const Attempt checked = attempt("check", pnpack::check, options_for(choice, name, ""), names);
+void check_check(const Model& in, const std::string& name, const Choice& choice) {
+  const Attempt checked = check(choice, name);
   FUZZ_REQUIRE(checked.report.has_value());
-  FUZZ_REQUIRE(checked.report->ok == all_valid(in));
-  for (std::size_t t = 0; t < in.gguf.tensors.size(); ++t) {
-    const TensorReport& report = checked.report->tensors[t];
-    const auto bad = first_invalid(in, in.gguf.tensors[t]);
-    FUZZ_REQUIRE(report.good == !bad.has_value());
-    if (bad) FUZZ_REQUIRE(report.first->block == *bad);
-    if (bad)
-      FUZZ_REQUIRE(report.first->offset == in.gguf.tensors[t].offset + *bad * in.gguf.tensors[t].type.block_bytes);
-  }
+  FUZZ_REQUIRE(checked.report->ok == fuzz::all_valid(in.view()));
+  FUZZ_REQUIRE(checked.report->tensors.size() == in.gguf.tensors.size());
+  fuzz::require_checked(*checked.report, in.view());
 }
 
-// unpack of the file `name`, whose contents are `in`.
-void check_unpack(const Model& in, const std::string& name, const Choice& choice, const std::set<std::string>& names,
-                  const Text* must_restore) {
-  Options options = options_for(choice, name, "back");
-  options.verb = "unpack";
-  const Attempt unpacked = write_attempt("unpack", pnpack::unpack, options, choice, "back", names);
-  bool must_fail = in.gguf.hadamard_block != 0 && has_pn(in.gguf);
+// unpack of the file `name`, whose contents are `in`, to "out"; its result stays there.
+std::optional<Model> check_unpack(const Model& in, const std::string& name, const Choice& choice,
+                                  const Text* must_restore) {
+  const Attempt unpacked = fuzz::write_attempt(options_for(choice, "unpack", name), choice);
+  bool must_fail = false;
+  const fuzz::View view = in.view();
   std::vector<std::optional<Text>> expected;
   for (const Tensor& tensor : in.gguf.tensors) {
     expected.emplace_back();
-    if (!is_packed(tensor)) continue;
-    expected.back() = unpacked_bytes(in, tensor, choice.to);
+    if (!types::is_packed(tensor.type)) continue;
+    const std::uint32_t rotation = types::is_pn(tensor.type) ? in.gguf.record.rotation_of(tensor.name) : 0;
+    expected.back() = fuzz::unpacked_bytes(view, tensor, choice.to, rotation);
     if (!expected.back()) must_fail = true;
   }
   FUZZ_REQUIRE(unpacked.error.has_value() == must_fail);
+  if (unpacked.error) FUZZ_REQUIRE(unpacked.error->fault() == Fault::input);
   if (must_restore != nullptr) FUZZ_REQUIRE(unpacked.report.has_value());
-  if (!unpacked.ok()) return;
+  if (!unpacked.ok()) return std::nullopt;
 
-  const Model back = reread("back");
+  const Model back = reread("out");
   if (must_restore != nullptr) FUZZ_REQUIRE(back.bytes == *must_restore);
   require_same_frame(in, back, is_foreign, 0);
   for (std::size_t t = 0; t < in.gguf.tensors.size(); ++t) {
-    if (expected[t])
-      FUZZ_REQUIRE(holds(back, back.gguf.tensors[t], *expected[t]) && !is_packed(back.gguf.tensors[t]));
-    else
-      FUZZ_REQUIRE(holds_copy(back, back.gguf.tensors[t], in, in.gguf.tensors[t]));
+    const Tensor& tensor = back.gguf.tensors[t];
+    if (expected[t]) {
+      FUZZ_REQUIRE(fuzz::holds(back.view(), tensor, *expected[t]));
+      FUZZ_REQUIRE(tensor.type ==
+                   (types::is_p12(in.gguf.tensors[t].type) ? types::bf16() : fuzz::target_type(choice.to)));
+    } else {
+      FUZZ_REQUIRE(fuzz::holds_copy(back.view(), tensor, view, in.gguf.tensors[t]));
+    }
   }
   const bool nothing = !has_keys(in.gguf, "p12.") && !has_keys(in.gguf, "pn.") && unpacked.report->converted() == 0;
-  if (nothing)
+  if (nothing) {
     FUZZ_REQUIRE(back.bytes == in.bytes);
-  else
+  } else {
     require_compact(back);
-  ::unlink(folder().path("back").c_str());
+  }
+  return back;
+}
+
+void check_unpack_only(const Model& in, const std::string& name, const Choice& choice, const Text* must_restore) {
+  check_unpack(in, name, choice, must_restore);
+  folder().remove("out");
 }
 
 // One damaged byte in the data of an output never goes unnoticed: there is one packed form of any weights, and one
 // quantized form of an original.
-void check_damage(const Model& out, const Choice& choice, std::set<std::string> names) {
+void check_damage(const Model& out, const Choice& choice) {
   if (out.bytes.size() <= out.gguf.data_start) return;
   const std::uint64_t place = out.gguf.data_start + choice.place % (out.bytes.size() - out.gguf.data_start);
   Model damaged = out;
   damaged.bytes[place] ^= choice.damage;
-  folder().write("back", damaged.bytes);
-  names.insert("back");
-  check_check(damaged, "back", choice, names);
-  const Attempt verified = attempt("verify", pnpack::verify, options_for(choice, "back", "in"), names);
+  folder().write("damaged", damaged.bytes);
+  check_check(damaged, "damaged", choice);
+  const Attempt verified = verify(choice, "damaged", "in");
   FUZZ_REQUIRE(verified.report.has_value());
   for (std::size_t t = 0; t < out.gguf.tensors.size(); ++t) {
     const Tensor& tensor = out.gguf.tensors[t];
     const bool hit = place >= tensor.offset && place - tensor.offset < tensor.bytes;
     FUZZ_REQUIRE(verified.report->tensors[t].good == !hit);
   }
-  ::unlink(folder().path("back").c_str());
+  fuzz::check_diff("damaged", damaged.view(), "packed", out.view(), choice);
+  folder().remove("damaged");
+}
+
+// What holds of an output, which is "out" and is "packed" from here on.
+void check_output(const Model& out, const Choice& choice) {
+  FUZZ_REQUIRE(::rename(folder().path("out").c_str(), folder().path("packed").c_str()) == 0);
+  check_check(out, "packed", choice);
+  require_verified(choice, "packed", "in");
+  verify(choice, "in", "packed");
+  verify(choice, "packed", "other");
+  check_damage(out, choice);
 }
 
 void check_pack(const Model& in, const Choice& choice) {
-  Options options = options_for(choice, "in", "out");
-  options.verb = "pack";
-  const Attempt packed = write_attempt("pack", pnpack::pack, options, choice, "out", input_only);
-  const bool id_is_used = std::any_of(in.gguf.tensors.begin(), in.gguf.tensors.end(),
-                                      [&](const Tensor& tensor) { return tensor.type.id == choice.type_id; });
-  FUZZ_REQUIRE(packed.error.has_value() == (id_is_used || has_keys(in.gguf, "p12.") || has_keys(in.gguf, "pn.")));
+  const Options options = options_for(choice, "pack", "in");
+  const Attempt packed = fuzz::write_attempt(options, choice);
+  bool must_fail = has_keys(in.gguf, "p12.") || has_keys(in.gguf, "pn.");
+  std::vector<fuzz::Packing> expected;
+  bool tried = false;
+  bool fails = false;
+  std::set<std::string> rounded;
+  std::uint64_t converted = 0;
+  for (const Tensor& tensor : in.gguf.tensors) {
+    must_fail = must_fail || tensor.type.id == choice.type_id;
+    expected.push_back(fuzz::packing(in.view(), tensor, choice.as_bf16));
+    tried = tried || expected.back().candidate;
+    fails = fails || expected.back().fails;
+    if (expected.back().rounds) rounded.insert(tensor.type.name);
+    converted += expected.back().packed ? 1u : 0u;
+  }
+  must_fail = must_fail || (tried && fails);
+  FUZZ_REQUIRE(packed.error.has_value() == must_fail);
+  if (packed.error) FUZZ_REQUIRE(packed.error->fault() == Fault::input);
   if (!packed.ok()) return;
 
-  const std::set<std::string> names = with(input_only, "out");
   const Model out = reread("out");
-  std::uint64_t converted = 0;
+  FUZZ_REQUIRE(packed.report->restores_identical.has_value());
+  if (converted == 0) {
+    FUZZ_REQUIRE(out.bytes == in.bytes && *packed.report->restores_identical == !fuzz::has_pn(in.view()));
+  } else {
+    require_same_frame(in, out, is_any, rounded.empty() ? 2 : 3);
+    require_compact(out);
+    FUZZ_REQUIRE(out.gguf.record.rounded_from == (rounded.empty()       ? ""
+                                                  : rounded.size() == 2 ? "mixed"
+                                                                        : *rounded.begin()));
+  }
   for (std::size_t t = 0; t < in.gguf.tensors.size(); ++t) {
-    const Tensor& tensor = in.gguf.tensors[t];
-    const auto expected = packed_bytes(in, tensor);
-    FUZZ_REQUIRE(packed.report->tensors[t].converted == expected.has_value());
-    if (expected) {
-      ++converted;
-      FUZZ_REQUIRE(types::is_p12(out.gguf.tensors[t].type) && holds(out, out.gguf.tensors[t], *expected));
+    const Tensor& tensor = out.gguf.tensors[t];
+    const TensorReport& report = packed.report->tensors[t];
+    FUZZ_REQUIRE(report.converted == expected[t].packed);
+    FUZZ_REQUIRE(report.type_out == tensor.type.name && (!tensor.type.known() || report.bytes_out == tensor.bytes));
+    if (converted != 0 && expected[t].bytes) {
+      FUZZ_REQUIRE(fuzz::holds(out.view(), tensor, *expected[t].bytes));
+      FUZZ_REQUIRE(expected[t].packed ? types::is_p12(tensor.type) : tensor.type == types::bf16());
     } else {
-      FUZZ_REQUIRE(holds_copy(out, out.gguf.tensors[t], in, tensor));
+      FUZZ_REQUIRE(fuzz::holds_copy(out.view(), tensor, in.view(), in.gguf.tensors[t]));
     }
   }
-  if (converted == 0) {
-    FUZZ_REQUIRE(out.bytes == in.bytes);
-  } else {
-    require_same_frame(in, out, is_any, 2);
-    require_compact(out);
-  }
-  check_check(out, "out", choice, names);
-  require_verified(choice, "out", "in", names);
-  attempt("verify", pnpack::verify, options_for(choice, "in", "out"), names);
-  attempt("verify", pnpack::verify, options_for(choice, "out", "other"), names);
-  check_damage(out, choice, names);
-  FUZZ_REQUIRE(packed.report->restores_identical.has_value());
+  fuzz::require_same_with_other_threads(options, choice);
+  check_output(out, choice);
   Choice plain = choice;
   plain.strict = false;
-  check_unpack(out, "out", plain, names, *packed.report->restores_identical ? &in.bytes : nullptr);
+  check_unpack_only(out, "packed", plain, *packed.report->restores_identical ? &in.bytes : nullptr);
+  folder().remove("packed");
+}
 
-  // The number of threads changes nothing.
-  options.threads = choice.threads % 3 + 1;
-  options.force = true;
-  options.strict = false;
-  FUZZ_REQUIRE(attempt("pack", pnpack::pack, options, names).ok());
-  FUZZ_REQUIRE(folder().read("out") == out.bytes);
-  ::unlink(folder().path("out").c_str());
+// What quantize must end with: a fault, and what it is about where that is certain.
+struct Quantization {
+  std::vector<fuzz::Planned> plans;
+  std::vector<std::optional<fuzz::Quantized>> expected;
+  std::optional<Fault> fault;
+  std::optional<std::string> subject;
+};
+
+Quantization expect_quantize(const Model& in, const Choice& choice) {
+  Quantization result;
+  result.expected.resize(in.gguf.tensors.size());
+  if (has_keys(in.gguf, "pn.") || fuzz::has_pn(in.view())) {
+    result.fault = Fault::input;
+    return result;
+  }
+  const pnpack::Mix mix = fuzz::mix_of(choice);
+  const auto fail = [&](Fault fault, const Tensor& tensor) {
+    if (result.fault) return;  // the first is told
+    result.fault = fault;
+    result.subject = "tensor " + tensor.name;
+  };
+  for (const Tensor& tensor : in.gguf.tensors) {
+    result.plans.push_back(fuzz::planned(choice, mix, tensor));
+    const fuzz::Planned& plan = result.plans.back();
+    if (plan.donor_fails) fail(Fault::input, tensor);
+    if (plan.rotation != 0 && tensor.row_length() % plan.rotation != 0) fail(Fault::usage, tensor);
+  }
+  for (const std::size_t t : in.gguf.data_order) {
+    if (result.fault) break;
+    const fuzz::Planned& plan = result.plans[t];
+    if (!plan.becomes || plan.from_donor) continue;
+    result.expected[t] = fuzz::quantized(in.view(), in.gguf.tensors[t], plan.type, plan.rotation);
+    if (!result.expected[t]) fail(Fault::input, in.gguf.tensors[t]);
+  }
+  return result;
 }
 
 void check_quantize(const Model& in, const Choice& choice) {
-  const io::TensorType& to = choice.pn3t ? types::pn3t() : types::pn4t();
-  Options options = options_for(choice, "in", "out");
-  options.verb = "quantize";
-  const Attempt quantized = write_attempt("quantize", pnpack::quantize, options, choice, "out", input_only);
-  const bool refused = has_keys(in.gguf, "pn.") || has_pn(in.gguf);
-  bool must_fail = refused;
-  bool keeps_p12 = false;
-  std::uint64_t converted = 0;
-  std::vector<std::optional<Text>> expected(in.gguf.tensors.size());
-  for (const std::size_t t : in.gguf.data_order) {  // the first failure in the order of the data is told
-    const Tensor& tensor = in.gguf.tensors[t];
-    if (refused) break;
-    if (stays(tensor, to.block)) {
-      keeps_p12 = keeps_p12 || types::is_p12(tensor.type);
-      continue;
-    }
-    ++converted;
-    expected[t] = choice.pn3t ? quantized_bytes<pn::pn3t>(in, tensor) : quantized_bytes<pn::pn4t>(in, tensor);
-    if (!expected[t] && !must_fail && quantized.error)
-      FUZZ_REQUIRE(quantized.error->subject() == "tensor " + tensor.name);
-    must_fail = must_fail || !expected[t];
+  const Quantization expected = expect_quantize(in, choice);
+  const Options options = options_for(choice, "quantize", "in");
+  const Attempt quantized = fuzz::write_attempt(options, choice);
+  FUZZ_REQUIRE(quantized.error.has_value() == (expected.fault.has_value() && !(quantized.report && !quantized.ok())));
+  if (quantized.error) {
+    FUZZ_REQUIRE(quantized.error->fault() == *expected.fault);
+    if (expected.subject) FUZZ_REQUIRE(quantized.error->subject() == expected.subject);
   }
-  FUZZ_REQUIRE(quantized.error.has_value() == must_fail);
   if (!quantized.ok()) return;
 
-  const std::set<std::string> names = with(input_only, "out");
   const Model out = reread("out");
+  std::uint64_t converted = 0;
+  bool becomes_pn = false;
+  bool keeps_p12 = false;
+  std::vector<std::string> excluded;
   for (std::size_t t = 0; t < in.gguf.tensors.size(); ++t) {
-    FUZZ_REQUIRE(quantized.report->tensors[t].converted == expected[t].has_value());
-    if (expected[t])
-      FUZZ_REQUIRE(out.gguf.tensors[t].type == to && holds(out, out.gguf.tensors[t], *expected[t]));
-    else
-      FUZZ_REQUIRE(holds_copy(out, out.gguf.tensors[t], in, in.gguf.tensors[t]));
+    const Tensor& tensor = out.gguf.tensors[t];
+    const fuzz::Planned& plan = expected.plans[t];
+    const TensorReport& report = quantized.report->tensors[t];
+    converted += plan.becomes ? 1u : 0u;
+    becomes_pn = becomes_pn || types::is_pn(plan.type);
+    keeps_p12 = keeps_p12 || types::is_p12(plan.type);
+    if (types::is_pn(plan.type) && plan.rotation == 0) excluded.push_back(tensor.name);
+    FUZZ_REQUIRE(report.converted == plan.becomes && report.type_out == plan.type.name);
+    if (plan.becomes && !plan.from_donor) {
+      FUZZ_REQUIRE(tensor.type == plan.type && fuzz::holds(out.view(), tensor, expected.expected[t]->bytes));
+      FUZZ_REQUIRE(report.bytes_out == tensor.bytes);
+      FUZZ_REQUIRE(std::abs(*report.nrmse - expected.expected[t]->nrmse) <= 1e-9);
+    } else {
+      FUZZ_REQUIRE(fuzz::holds_copy(out.view(), tensor, in.view(), in.gguf.tensors[t]));
+    }
   }
   if (converted == 0) {
     FUZZ_REQUIRE(out.bytes == in.bytes);
   } else {
-    require_same_frame(in, out, keeps_p12 ? is_any : is_foreign, 2);
+    require_same_frame(in, out, keeps_p12 ? is_any : is_foreign, !becomes_pn ? 0 : choice.rotate == 0 ? 2 : 4);
     require_compact(out);
+    FUZZ_REQUIRE(out.gguf.record.pn == becomes_pn && !out.gguf.record.weighted_search);
+    FUZZ_REQUIRE(out.gguf.record.hadamard_block == (becomes_pn ? choice.rotate : 0));
+    FUZZ_REQUIRE(out.gguf.record.hadamard_exclude ==
+                 (becomes_pn && choice.rotate != 0 ? excluded : std::vector<std::string>()));
   }
-  check_check(out, "out", choice, names);
-  require_verified(choice, "out", "in", names);
-  attempt("verify", pnpack::verify, options_for(choice, "out", "other"), names);
-  check_damage(out, choice, names);
+  fuzz::require_same_with_other_threads(options, choice);
+  check_output(out, choice);
   Choice plain = choice;
   plain.strict = false;
-  check_unpack(out, "out", plain, names, nullptr);
-  ::unlink(folder().path("out").c_str());
+  check_unpack_only(out, "packed", plain, nullptr);
+  folder().remove("packed");
 }
 
 // verify against a file that has little to do with it, or differs in one place.
 void check_verify(const Model& in, const Choice& choice) {
-  require_verified(choice, "in", "in", input_only);
-  const Attempt verified = attempt("verify", pnpack::verify, options_for(choice, "in", "other"), input_only);
-  attempt("verify", pnpack::verify, options_for(choice, "other", "in"), input_only);
+  require_verified(choice, "in", "in");
+  const Attempt verified = verify(choice, "in", "other");
+  verify(choice, "other", "in");
   if (!verified.ok()) return;
   const Model other = reread("other");
   FUZZ_REQUIRE(in.gguf.tensors.size() == other.gguf.tensors.size());
@@ -687,26 +417,84 @@ void check_verify(const Model& in, const Choice& choice) {
     const auto original = std::find_if(other.gguf.tensors.begin(), other.gguf.tensors.end(),
                                        [&](const Tensor& t) { return t.name == tensor.name; });
     FUZZ_REQUIRE(original != other.gguf.tensors.end() && original->shape == tensor.shape);
-    if (original->type == tensor.type)
-      FUZZ_REQUIRE(holds_copy(in, tensor, other, *original));
-    else
-      FUZZ_REQUIRE(is_packed(tensor));
+    if (original->type == tensor.type) {
+      FUZZ_REQUIRE(fuzz::holds_copy(in.view(), tensor, other.view(), *original));
+    } else {
+      FUZZ_REQUIRE(types::is_packed(tensor.type) || tensor.type == types::q8_0() ||
+                   (choice.as_bf16 && tensor.type == types::bf16()));
+    }
+  }
+}
+
+void check_diff(const Model& in, const Choice& choice) {
+  const Attempt self = attempt(options_for(choice, "diff", "in", "in"));
+  FUZZ_REQUIRE(self.ok() && self.report->warnings.empty());
+  const Attempt inspected = attempt(options_for(choice, "inspect", "other"));
+  if (!inspected.report || !fuzz::begins_as_gguf(folder().read("other"))) return;
+  const Model other = reread("other");
+  fuzz::check_diff("in", in.view(), "other", other.view(), choice);
+  fuzz::check_diff("other", other.view(), "in", in.view(), choice);
+}
+
+// pack, unpack and quantize to a safetensors file, where nothing is lost by it: what comes out holds the same tensors,
+// and serves as an input like any other.
+void check_convert(const Model& in, const Choice& choice) {
+  for (const char* verb : {"unpack", "pack", "quantize"}) {
+    if ((verb[0] == 'q') != choice.quantize && verb[0] != 'u') continue;
+    if (choice.quantize) fuzz::mix_of(choice);
+    Options options = options_for(choice, verb, "in", "converted");
+    options.format = "safetensors";
+    const Attempt converted = attempt(options, "converted");
+    if (!converted.ok()) continue;
+    const fuzz::SafetensorsOracle read(folder().read("converted"));
+    FUZZ_REQUIRE(read.accepted() && read.tensors().size() == in.gguf.tensors.size());
+    for (std::size_t t = 0; t < in.gguf.tensors.size(); ++t) {
+      FUZZ_REQUIRE(read.tensors()[t].name == in.gguf.tensors[t].name);
+      FUZZ_REQUIRE(read.tensors()[t].type == converted.report->tensors[t].type_out);
+      FUZZ_REQUIRE(read.tensors()[t].shape == in.gguf.tensors[t].shape);
+    }
+    for (const io::GgufKey& key : in.gguf.keys)
+      if (is_foreign(key)) FUZZ_REQUIRE(read.has_entry(key.name));
+    check(choice, "converted");
+    if (verb[0] != 'u') require_verified(choice, "converted", "in");
+    // Once more: quantized from there, and unpacked again.
+    Choice second;
+    second.pn3t = choice.pn3t;
+    const Attempt again = attempt(options_for(second, "quantize", "converted", "again"), "again");
+    if (again.ok()) {
+      FUZZ_REQUIRE(check(choice, "again").ok());
+      FUZZ_REQUIRE(attempt(options_for(second, "unpack", "again", "back"), "back").ok());
+      folder().remove("back");
+      folder().remove("again");
+    }
+    folder().remove("converted");
   }
 }
 
 // A header written anew from what was read is the header that was read.
 void check_header(const Model& in) {
-  const pnpack::Model model(folder().path("in"));
-  if (!pnpack::has_standard_layout(model) || in.bytes.size() < in.gguf.data_start) return;
+  const io::Model model(folder().path("in"));
+  if (!pnpack::has_standard_layout(model.files()[0]) || in.bytes.size() < in.gguf.data_start) return;
   io::GgufHeader header;
   header.version = in.gguf.version;
   header.alignment = in.gguf.alignment;
+  header.p12_type_id = in.gguf.record.p12_type_id;
   header.kept = in.gguf.keys;
   header.tensors = in.gguf.tensors;
   for (Tensor& tensor : header.tensors) tensor.offset -= in.gguf.data_start;
-  const Text bytes = header.serialize(model.file);
+  const Text bytes = header.serialize(*model.files()[0].file);
   FUZZ_REQUIRE(bytes.size() == in.gguf.data_start);
   FUZZ_REQUIRE(std::equal(bytes.begin(), bytes.end(), in.bytes.begin()));
+}
+
+void check_refused(const Text& bytes, const Choice& choice, const io::Error& error) {
+  FUZZ_REQUIRE(error.fault() == Fault::input);
+  constexpr const char* verbs[] = {"pack", "unpack", "quantize", "check", "scan", "verify", "diff"};
+  const std::size_t which = bytes.size() % 7;
+  if (choice.quantize) fuzz::mix_of(choice);
+  const std::string out = which < 3 ? "out" : "";
+  const Attempt refused = attempt(options_for(choice, verbs[which], "in", which > 4 ? "other" : out), out);
+  FUZZ_REQUIRE(refused.error && same_error(*refused.error, error));
 }
 
 void check_file(const Text& bytes, const Text& other, const Choice& choice) {
@@ -718,23 +506,22 @@ void check_file(const Text& bytes, const Text& other, const Choice& choice) {
   const fuzz::GgufOracle oracle(bytes);
   FUZZ_REQUIRE(mapped.gguf.has_value() == oracle.accepted());
   FUZZ_REQUIRE(mapped.gguf.has_value() == plain.gguf.has_value());
-  const Attempt inspected = attempt("inspect", pnpack::inspect, options_for(choice, "in", ""), input_only);
-  FUZZ_REQUIRE(inspected.report.has_value() == mapped.gguf.has_value());
-  if (!mapped.gguf) {
-    FUZZ_REQUIRE(same_error(*mapped.error, *plain.error) && same_error(*mapped.error, *inspected.error));
-    FUZZ_REQUIRE(mapped.error->fault() == Fault::input);
-    constexpr Verb verbs[] = {pnpack::pack, pnpack::unpack, pnpack::quantize, pnpack::check, pnpack::verify};
-    const std::size_t which = bytes.size() % 5;
-    const Attempt refused = attempt("a verb", verbs[which],
-                                    options_for(choice, "in",
-                                                which == 3   ? ""
-                                                : which == 4 ? "other"
-                                                             : "out"),
-                                    input_only);
-    FUZZ_REQUIRE(refused.error && same_error(*refused.error, *mapped.error));
+  const Attempt inspected = attempt(options_for(choice, "inspect", "in"));
+  if (!mapped.gguf) FUZZ_REQUIRE(same_error(*mapped.error, *plain.error) && mapped.error->fault() == Fault::input);
+  // What does not begin like a GGUF file may be another kind of model.
+  if (!fuzz::begins_as_gguf(bytes)) {
+    FUZZ_REQUIRE(!mapped.gguf);
+    if (inspected.error) check_refused(bytes, choice, *inspected.error);
     return;
   }
-  require_same(*mapped.gguf, *plain.gguf);
+  // Several files are a model only when they are named so.
+  FUZZ_REQUIRE(inspected.report.has_value() == (oracle.accepted() && !oracle.is_split()));
+  if (mapped.gguf) require_same(*mapped.gguf, *plain.gguf);
+  if (!inspected.report) {
+    if (!mapped.gguf) FUZZ_REQUIRE(same_error(*mapped.error, *inspected.error));
+    check_refused(bytes, choice, *inspected.error);
+    return;
+  }
   const Model in{bytes, *mapped.gguf};
   require_sound(in);
   for (std::size_t k = 0; k < in.gguf.keys.size(); ++k)
@@ -743,26 +530,18 @@ void check_file(const Text& bytes, const Text& other, const Choice& choice) {
     FUZZ_REQUIRE(in.gguf.tensors[t].offset == oracle.tensors()[t].offset &&
                  in.gguf.tensors[t].bytes == oracle.tensors()[t].bytes);
   check_header(in);
-  check_check(in, "in", choice, input_only);
+  check_check(in, "in", choice);
   check_verify(in, choice);
-  check_unpack(in, "in", choice, input_only, nullptr);
-  if (!choice.quantize)
+  fuzz::check_scan("in", {in.view()}, choice);
+  check_diff(in, choice);
+  check_unpack_only(in, "in", choice, nullptr);
+  const bool small = bytes.size() < 300000;
+  if (choice.convert && small) check_convert(in, choice);
+  if (!choice.quantize) {
     check_pack(in, choice);
-  else if (bytes.size() < 300000)
+  } else if (small) {
     check_quantize(in, choice);
-}
-
-Choice choose(std::uint32_t bits) {
-  Choice choice;
-  choice.threads = std::array<unsigned, 8>{1, 1, 1, 1, 1, 2, 3, 2}[bits & 7u];
-  choice.quantize = (bits & 8u) != 0;
-  choice.pn3t = (bits & 0x10u) != 0;
-  choice.dry_run = (bits & 0x60u) == 0x20u;
-  choice.to = (bits & 0x80u) == 0 ? "f32" : bits & 0x100u ? "f16" : "bf16";
-  choice.strict = (bits & 0xE00u) == 0xE00u;
-  choice.force = (bits & 0x600u) == 0x400u;
-  choice.type_id = (bits & 0x600u) == 0x200u ? 200 : 126;
-  return choice;
+  }
 }
 
 }  // namespace
@@ -773,13 +552,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Choice choice;
   if (data[0] < 0x80) {
     bytes.assign(data, data + size);
-    const std::uint32_t options = static_cast<std::uint32_t>(size * 8 + data[size - 1] * 37u);
-    choice = choose(options);
+    const std::uint32_t options = static_cast<std::uint32_t>(size * 8 + data[size - 1] * 37u) * 2654435761u;
+    choice = fuzz::choose(options);
     choice.place = options * 2654435761u;
     choice.damage = static_cast<std::uint8_t>(1u << (options / 8 % 8));
   } else {
     fuzz::Bytes plan(data + 1, size - 1);
-    choice = choose(plan.integer<std::uint16_t>());
+    choice = fuzz::choose(plan.integer<std::uint32_t>());
     choice.place = plan.integer<std::uint16_t>();
     choice.damage = std::max<std::uint8_t>(1, plan.byte());
     bytes = fuzz::any_file(plan);

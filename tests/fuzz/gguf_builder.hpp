@@ -12,8 +12,6 @@
 
 namespace fuzz {
 
-using Text = std::vector<std::uint8_t>;
-
 template <class T>
 void put(Text& out, T value) {
   for (std::size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<std::uint8_t>(value >> (8 * i)));
@@ -96,6 +94,15 @@ inline Text key_string(const std::string& name, const std::string& value) {
   put(out, value);
   return out;
 }
+inline Text key_strings(const std::string& name, const std::vector<std::string>& values) {
+  Text out;
+  put(out, name);
+  put<std::uint32_t>(out, 9);
+  put<std::uint32_t>(out, 8);
+  put<std::uint64_t>(out, values.size());
+  for (const std::string& value : values) put(out, value);
+  return out;
+}
 
 inline std::string any_text(Bytes& plan, std::uint32_t longest) {
   std::string text(plan.below(longest + 1), '\0');
@@ -129,7 +136,7 @@ inline Text any_key(Bytes& plan) {
                                                      "p12.note",
                                                      "pn.hadamard.exclude",
                                                      "pn.note",
-                                                     "general.alignment.not"};
+                                                     "split.count"};
   const std::uint32_t choice = plan.below(16);
   Text out;
   put(out, choice < 6       ? "key." + any_text(plan, 12)
@@ -262,7 +269,11 @@ inline BuiltTensor any_tensor(Bytes& plan, std::size_t index, std::optional<std:
   static constexpr std::array<std::uint32_t, 16> lengths{256, 512, 1280, 320, 640, 80,  64, 160,
                                                          128, 256, 256,  1,   7,   288, 32, 0};
   BuiltTensor tensor;
-  tensor.name = plan.one_in(8) ? any_text(plan, 80) : "blk." + std::to_string(index) + ".weight";
+  const std::uint32_t name = plan.byte();
+  tensor.name = name % 8 == 1   ? any_text(plan, 80)
+                : name % 8 != 2 ? "blk." + std::to_string(index) + ".weight"
+                : index == 0    ? "token_embd.weight"  // which is never rotated
+                                : "model." + std::to_string(index) + ".embed_tokens.weight";
   if (plan.byte() == 255) tensor.name.resize(plan.integer<std::uint16_t>(), 'x');
   const std::uint32_t shape = plan.byte();
   tensor.type = types[plan.below(32)];
@@ -342,8 +353,11 @@ inline Text any_file(Bytes& plan) {
   if ((more & 0x18u) == 0x18u) {
     file.keys.push_back(key_u32("pn.version", plan.one_in(8) ? plan.byte() : 0));
     if (more & 0x20u) file.keys.push_back(key_string("pn.search", plan.one_in(4) ? "weighted" : "reference"));
-    if (more & 0x40u) file.keys.push_back(key_u32("pn.hadamard.block_size", plan.one_in(4) ? plan.byte() : 0));
+    static constexpr std::array<std::uint32_t, 8> rotations{0, 0, 64, 64, 128, 256, 1024, 32};
+    if (more & 0x40u) file.keys.push_back(key_u32("pn.hadamard.block_size", rotations[plan.below(8)]));
+    if (plan.one_in(4)) file.keys.push_back(key_strings("pn.hadamard.exclude", {"blk.0.weight", "blk.2.weight"}));
   }
+  if (p12_id && plan.one_in(8)) file.keys.push_back(key_string("p12.rounded_from", plan.one_in(4) ? "F8" : "F32"));
   if ((more & 0x80u) && file.keys.size() > 1) std::swap(file.keys.front(), file.keys.back());
   if (layout >= 64 && layout < 80) {
     file.tail.resize(plan.below(64));

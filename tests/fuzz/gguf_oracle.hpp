@@ -13,6 +13,11 @@
 
 namespace fuzz {
 
+inline bool begins_as_gguf(const std::vector<std::uint8_t>& bytes) {
+  static constexpr std::uint8_t magic[4] = {'G', 'G', 'U', 'F'};
+  return bytes.size() >= 4 && std::equal(magic, magic + 4, bytes.begin());
+}
+
 class GgufOracle {
  public:
   struct Extent {
@@ -23,6 +28,14 @@ class GgufOracle {
   explicit GgufOracle(const std::vector<std::uint8_t>& bytes) : bytes_(bytes) { accepted_ = header() && data(); }
 
   bool accepted() const { return accepted_; }
+  // One of several files, by its keys: as a model of its own it is refused.
+  bool is_split() const {
+    const auto count = values_.find("split.count");
+    if (count == values_.end()) return false;
+    const std::uint64_t type = count->second.type;
+    const bool integer = type <= 5 || type == 10 || type == 11;
+    return !integer || count->second.number > 1;
+  }
   const std::vector<Extent>& keys() const { return keys_; }        // in file order
   const std::vector<Extent>& tensors() const { return tensors_; }  // in file order
 
@@ -31,6 +44,8 @@ class GgufOracle {
     std::uint64_t type = 0;
     std::uint64_t number = 0;
     std::string text;
+    std::uint64_t element_type = 0;  // of an array
+    std::vector<std::string> texts;  // of an array of strings
   };
 
   bool number(std::size_t size, std::uint64_t& value) {
@@ -57,10 +72,12 @@ class GgufOracle {
     std::uint64_t element = 0;
     std::uint64_t count = 0;
     if (depth == 16 || !number(4, element) || !number(8, count) || element > 12) return false;
+    out.element_type = element;
     // Each element takes a byte at least, so this ends soon.
     for (std::uint64_t i = 0; i < count; ++i) {
-      Value ignored;
-      if (!value(element, depth + 1, ignored)) return false;
+      Value read;
+      if (!value(element, depth + 1, read)) return false;
+      if (element == 8) out.texts.push_back(read.text);
     }
     return true;
   }
@@ -70,6 +87,10 @@ class GgufOracle {
     if (found == values_.end()) return true;
     out = found->second.number;
     return found->second.type == 4;
+  }
+  bool string_key(const std::string& name, const std::set<std::string>& allowed) const {
+    const auto found = values_.find(name);
+    return found == values_.end() || (found->second.type == 8 && allowed.count(found->second.text) != 0);
   }
   bool rules() {
     bool p12 = false;
@@ -87,15 +108,19 @@ class GgufOracle {
       if (!u32_key("p12.version", version) || version != 1 || !u32_key("p12.type_id", id)) return false;
       if (pn::io::types::is_reserved_id(static_cast<std::uint32_t>(id))) return false;
       p12_id_ = static_cast<std::uint32_t>(id);
+      if (!string_key("p12.rounded_from", {"F32", "F16", "mixed"})) return false;
     }
     if (pn) {
       std::uint64_t version = 0;
-      std::uint64_t hadamard = 0;
-      if (!u32_key("pn.version", version) || version != 0 || !u32_key("pn.hadamard.block_size", hadamard)) return false;
-      const auto search = values_.find("pn.search");
-      if (search != values_.end() &&
-          (search->second.type != 8 || (search->second.text != "reference" && search->second.text != "weighted")))
+      if (!u32_key("pn.version", version) || version != 0 || !u32_key("pn.hadamard.block_size", rotation_))
         return false;
+      if (!string_key("pn.search", {"reference", "weighted"})) return false;
+      const auto exclude = values_.find("pn.hadamard.exclude");
+      if (exclude != values_.end()) {
+        if (exclude->second.type != 9 || exclude->second.element_type != 8) return false;
+        not_rotated_.insert(exclude->second.texts.begin(), exclude->second.texts.end());
+      }
+      if (rotation_ != 0 && std::set<std::uint64_t>{64, 128, 256, 512, 1024}.count(rotation_) == 0) return false;
     }
     return true;
   }
@@ -143,6 +168,9 @@ class GgufOracle {
              __builtin_mul_overflow(elements / type.block, std::uint64_t{type.block_bytes}, &tensor.bytes)))
           return false;
       }
+      if (rotation_ != 0 && (id == 124 || id == 125) && !tensor.empty && k % rotation_ != 0 &&
+          not_rotated_.count(name) == 0)
+        return false;
       described_.push_back(tensor);
     }
     return true;
@@ -193,6 +221,8 @@ class GgufOracle {
   std::map<std::string, Value> values_;
   std::uint64_t alignment_ = 32;
   std::optional<std::uint32_t> p12_id_;
+  std::uint64_t rotation_ = 0;
+  std::set<std::string> not_rotated_;
   std::vector<Described> described_;
   std::vector<Extent> keys_;
   std::vector<Extent> tensors_;

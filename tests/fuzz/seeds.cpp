@@ -1,5 +1,6 @@
-// fuzz_seeds OUT: writes what the fuzz targets start from to OUT/pn, OUT/p12 and OUT/gguf: pieces of the golden files,
-// the small tensors of the example model, and GGUF files with everything that the format allows. Always the same files.
+// fuzz_seeds OUT: writes what the fuzz targets start from, each to a folder of its name in OUT: pieces of the golden
+// files, the small tensors of the example models, and model files with everything that the formats allow. Always the
+// same files.
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -10,6 +11,8 @@
 #include "gguf_builder.hpp"
 #include "io/gguf.hpp"
 #include "pnpack/verbs.hpp"
+#include "seeds_mix_imatrix.hpp"
+#include "seeds_safetensors.hpp"
 
 namespace {
 
@@ -153,6 +156,7 @@ Text small_part(const fs::path& model) {
   pn::io::GgufHeader header;
   header.version = gguf.version;
   header.alignment = gguf.alignment;
+  header.p12_type_id = gguf.record.p12_type_id;
   std::vector<std::uint8_t> scratch;
   for (const auto& key : gguf.keys)
     if (key.bytes <= 256) header.kept.push_back(key);
@@ -307,20 +311,26 @@ void write_gguf(const fs::path& source, const fs::path& out) {
       options.input += "-packed";
       options.second = options.input + "-" + type;
       pnpack::quantize(options);
+      options.type.clear();
     }
   }
+  options.input = (out / "v3").string();
+  options.second = options.input + "-rotated";
+  options.type = "pn4t";
+  options.rotate = 64;
+  pnpack::quantize(options);
   // Plans (see fuzz_gguf.cpp): a tensor for three threads, and one for one thread that finds after writing a part of it
   // that the last block does not fit.
   for (const std::uint8_t fits : {std::uint8_t{1}, std::uint8_t{0}}) {
-    Text plan(24);
+    Text plan(26);
     plan[0] = 0x80;
     plan[1] = fits != 0 ? 6 : 0;  // threads
-    plan[5] = 1;                  // damage
-    plan[10] = 2;                 // tensors
-    plan[13] = 7;                 // shape of the first: one dimension
-    plan[18] = 57;                // but large
-    plan[19] = 1;
-    plan[22] = static_cast<std::uint8_t>(1 - fits);
+    plan[7] = 1;                  // damage
+    plan[12] = 2;                 // tensors
+    plan[15] = 7;                 // shape of the first: one dimension
+    plan[20] = 57;                // but large
+    plan[21] = 1;
+    plan[24] = static_cast<std::uint8_t>(1 - fits);
     write(out / (fits != 0 ? "plan-large" : "plan-large-stays"), plan);
   }
   // By a generator of numbers.
@@ -334,6 +344,27 @@ void write_gguf(const fs::path& source, const fs::path& out) {
   }
 }
 
+// What pack and quantize make of the example model, cut down by the target itself; and files of the GGUF seeds in the
+// other kind.
+void write_safetensors(const fs::path& out) {
+  pnpack::Options options;
+  options.quiet = true;
+  options.force = true;
+  options.format = "safetensors";
+  for (const char* name : {"v3", "v2", "v3-packed"}) {
+    options.input = (out / "gguf" / name).string();
+    options.second = (out / "safetensors" / name).string();
+    try {
+      pnpack::unpack(options);
+    } catch (const pn::io::Error&) {
+      continue;  // has keys that safetensors files do not
+    }
+    Text bytes = read(options.second);
+    bytes.insert(bytes.begin(), 0x10);
+    write(options.second, bytes);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -344,12 +375,16 @@ int main(int argc, char** argv) {
   try {
     const fs::path source = PN_SOURCE_DIR;
     const fs::path out = argv[1];
-    for (const char* target : {"pn", "p12", "gguf"}) {
+    for (const char* target : {"pn", "p12", "mix", "imatrix", "gguf", "safetensors"}) {
       fs::remove_all(out / target);
       fs::create_directories(out / target);
     }
     if (write_golden(source / "tests/golden", out) == 0) throw std::runtime_error("no golden files");
+    for (const auto& [name, bytes] : fuzz::mix_seeds(source)) write(out / "mix" / name, bytes);
+    for (const auto& [name, bytes] : fuzz::imatrix_seeds()) write(out / "imatrix" / name, bytes);
+    for (const auto& [name, bytes] : fuzz::safetensors_seeds()) write(out / "safetensors" / name, bytes);
     write_gguf(source, out / "gguf");
+    write_safetensors(out);
   } catch (const std::exception& error) {
     std::cerr << "fuzz_seeds: " << error.what() << "\n";
     return 1;

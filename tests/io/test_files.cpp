@@ -17,6 +17,7 @@ using pn::io::Error;
 using pn::io::Fault;
 using pn::io::InputFile;
 using pn::io::OutputFile;
+using pn::io::OutputFolder;
 using pn::io::OutputTarget;
 
 namespace {
@@ -247,4 +248,76 @@ TEST_CASE("an input that was changed is noticed") {
     REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
   }
   CHECK(fault_of([&] { file.require_unchanged(); }) == Fault::input);
+}
+
+TEST_CASE("a folder appears with all its files or not at all") {
+  const TempDir dir;
+  {
+    OutputFolder folder(OutputTarget(dir.file("out"), false, {}));
+    for (const char* name : {"a", "b"}) {
+      const auto file = folder.create(name);
+      file->append(name, 1);
+      file->commit();
+    }
+    const auto unfinished = folder.create("c");
+    CHECK_FALSE(std::filesystem::exists(dir.file("out")));
+  }
+  CHECK(dir.entries() == 0);
+  OutputFolder folder(OutputTarget(dir.file("out/"), false, {}));
+  folder.create("gone")->commit();
+  folder.clear();
+  folder.create("a")->commit();
+  folder.commit();
+  CHECK(dir.entries() == 1);
+  CHECK(std::filesystem::exists(dir.file("out/a")));
+  CHECK_FALSE(std::filesystem::exists(dir.file("out/gone")));
+}
+
+TEST_CASE("a folder is replaced only by a folder, and with no file that came later") {
+  const TempDir dir;
+  dir.write("file", "x");
+  CHECK(fault_of([&] { OutputFolder out(OutputTarget(dir.file("file"), true, {})); }) == Fault::output);
+  std::filesystem::create_directory(dir.file("out"));
+  dir.write("out/old", "old");
+  CHECK(fault_of([&] { OutputFile out(OutputTarget(dir.file("out"), true, {})); }) == Fault::output);
+  const InputFile old(dir.file("out/old"));
+  CHECK(fault_of([&] { OutputTarget(dir.file("out"), true, {}).require_none_inside({old.identity()}); }) ==
+        Fault::usage);
+
+  {
+    OutputFolder out(OutputTarget(dir.file("out"), true, {}));
+    out.create("new")->commit();
+    dir.write("out/later", "precious");
+    CHECK(fault_of([&] { out.commit(); }) == Fault::output);
+  }
+  CHECK(TempDir::read(dir.file("out/old")) == "old");
+  CHECK(TempDir::read(dir.file("out/later")) == "precious");
+  CHECK(dir.entries() == 2);
+
+  OutputFolder out(OutputTarget(dir.file("out"), true, {}));
+  out.create("new")->commit();
+  out.commit();
+  CHECK(std::filesystem::exists(dir.file("out/new")));
+  CHECK_FALSE(std::filesystem::exists(dir.file("out/old")));
+  CHECK(dir.entries() == 2);
+}
+
+TEST_CASE("a target without room for the output is refused before anything is written") {
+  const TempDir dir;
+  const OutputTarget target(dir.file("out"), false, {});
+  target.require_space(1);
+  CHECK(fault_of([&] { target.require_space(std::uint64_t{1} << 60); }) == Fault::output);
+}
+
+TEST_CASE("more mapped inputs than a process may keep open") {
+  const TempDir dir;
+  struct rlimit before {};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  struct rlimit small = before;
+  small.rlim_cur = 40;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &small) == 0);
+  std::vector<std::unique_ptr<InputFile>> files;
+  for (int i = 0; i < 100; ++i) files.push_back(std::make_unique<InputFile>(dir.write("in" + std::to_string(i), "x")));
+  for (const auto& file : files) file->require_unchanged();
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
 }

@@ -149,7 +149,7 @@ TEST_CASE("files that are no GGUF of version 2 or 3 have messages of their own")
   check_refused("", "", "too short");
   check_refused("GGU", "", "too short");
   check_refused("GGML1234567890123456789012345678", "", "not a GGUF file");
-  check_refused(Bytes().u64(20).number('{', 1).pad(32), "", "safetensors");
+  check_refused(Bytes().u64(20).number('{', 1).pad(32), "", "not a GGUF file");
   check_refused(Bytes().u64(2000).number('{', 1).pad(32), "", "not a GGUF file");
   check_refused(Bytes().header(0, 0, 0), "", "version 0");
   check_refused(Bytes().header(0, 0, 1), "", "version 1 is not supported");

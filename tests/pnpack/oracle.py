@@ -65,6 +65,36 @@ def bf16_value(bits):
     return f32_from_bits(bits << 16)
 
 
+def bf16_from_f32_bits(bits):
+    """The bf16 pattern of an fp32 pattern: NaN keeps its sign and top payload bits and becomes quiet; a finite value may
+    become infinity."""
+    if bits & 0x7FFFFFFF > 0x7F800000:
+        return bits >> 16 | 0x40
+    return bits + 0x7FFF + (bits >> 16 & 1) >> 16 if bits & 0x7F800000 != 0x7F800000 else bits >> 16
+
+
+def bf16_from_f16_bits(bits):
+    if bits & 0x7C00 == 0x7C00:
+        mantissa = bits & 0x3FF
+        return (bits & 0x8000) | 0x7F80 | (mantissa >> 3 | 0x40 if mantissa else 0)
+    return bf16_from_f32_bits(f32_bits(fp16_value(bits)))
+
+
+def bf16_bits_once(value):
+    """The bf16 pattern nearest to a finite double, ties to even: one rounding."""
+    sign = 0x8000 if math.copysign(1.0, value) < 0 else 0
+    numerator, denominator = abs(value).as_integer_ratio()
+    if numerator == 0:
+        return sign
+    exponent = max(math.frexp(value)[1] - 1, -126)
+    shift = 7 - exponent  # the unit in the last place is 2**-shift
+    if shift >= 0:
+        units = round_half_even(numerator << shift, denominator)
+    else:
+        units = round_half_even(numerator, denominator << -shift)
+    return sign | min(((exponent + 127 - 1) << 7) + units, 0x7F80)
+
+
 def u16s(data):
     return list(struct.unpack("<%dH" % (len(data) // 2), data))
 
@@ -225,7 +255,10 @@ def pn_choose_codes(kind, ratios, scale):
     return codes
 
 
-def pn_quantize_block(kind, weights):
+def pn_quantize_block(kind, weights, importance=None):
+    """importance: one g for each weight; a block whose g are all 0 is searched without."""
+    if importance is not None and not any(importance):
+        importance = None
     amax, low, high = max(map(abs, weights)), min(weights), max(weights)
     zero_block = pn_block_bytes(kind, 0, [kind.zero] * kind.block)
     if amax == 0:
@@ -239,10 +272,10 @@ def pn_quantize_block(kind, weights):
         scale = fp16_value(bits)
         codes = pn_choose_codes(kind, ratios, scale)
         error = 0.0
-        for w, code in zip(weights, codes):
+        for i, (w, code) in enumerate(zip(weights, codes)):
             r = w - scale * (code - kind.zero)
             square = r * r
-            error = error + square
+            error = error + (square if importance is None else importance[i] * square)
         if best is None or error <= best[0]:
             best = (error, bits, codes)
     if best is None:
@@ -253,10 +286,12 @@ def pn_quantize_block(kind, weights):
     return pn_block_bytes(kind, best[1], best[2])
 
 
-def pn_quantize(kind, weights):
+def pn_quantize(kind, weights, importance=None):
     if len(weights) % kind.block:
         raise ValueError("not whole blocks")
-    return b"".join(pn_quantize_block(kind, weights[at:at + kind.block]) for at in range(0, len(weights), kind.block))
+    return b"".join(pn_quantize_block(kind, weights[at:at + kind.block],
+                                      None if importance is None else importance[at:at + kind.block])
+                    for at in range(0, len(weights), kind.block))
 
 
 def pn_valid(kind, block):
@@ -265,13 +300,17 @@ def pn_valid(kind, block):
     return kind is not PN3T or not any(word & 0x80008000 for word in struct.unpack("<8I", block[2:]))
 
 
-def nrmse(weights, decoded):
-    error = math.fsum((w - d) ** 2 for w, d in zip(weights, decoded))
-    return math.sqrt(error / math.fsum(w * w for w in weights))
+def nrmse(weights, decoded, importance=None):
+    """With importance, one g for each weight, every square counts g times. 0 where there is nothing to err about."""
+    g = [1.0] * len(weights) if importance is None else importance
+    error = math.fsum(c * (w - d) ** 2 for w, d, c in zip(weights, decoded, g))
+    total = math.fsum(c * w * w for w, c in zip(weights, g))
+    return math.sqrt(error / total) if total else 0.0
 
 
-def unrotate(values, block):
-    """Segments of `block` values times Sylvester's Hadamard matrix / sqrt(block): butterflies, then the constant."""
+def rotate_exactly(values, block):
+    """Segments of `block` values times Sylvester's Hadamard matrix / sqrt(block), in doubles: butterflies, then the
+    constant."""
     constant = {64: 0.125, 128: float.fromhex("0x1.6a09e667f3bcdp-4"), 256: 0.0625,
                 512: float.fromhex("0x1.6a09e667f3bcdp-5"), 1024: 0.03125}[block]
     out = []
@@ -282,8 +321,70 @@ def unrotate(values, block):
                 for j in range(i, i + h):
                     x[j], x[j + h] = x[j] + x[j + h], x[j] - x[j + h]
             h *= 2
-        out += [f32_from_bits(f32_bits(v * constant)) for v in x]
+        out += [v * constant for v in x]
     return out
+
+
+def rotate(values, block):
+    """Rotated and rounded once to fp32; the rotation is its own inverse."""
+    return [f32_from_bits(f32_bits(v)) for v in rotate_exactly(values, block)]
+
+
+unrotate = rotate
+
+
+# ---------------------------------------------------------------- Q8_0
+
+
+def f32(value):
+    """The fp32 nearest to a double. A quotient of two fp32 or their product, rounded to double first, needs no more bits
+    than a double has to be rounded right."""
+    try:
+        return f32_from_bits(f32_bits(value))
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def q8_0_quantize_block(weights):
+    """ggml's reference quantizer; every code 0 where 1 / d overflows."""
+    d = f32(max(map(abs, weights)) / 127)
+    inverse = f32(1 / d) if d else 0.0
+    if inverse == math.inf:
+        inverse = 0.0
+    codes = [int(math.copysign(math.floor(abs(f32(w * inverse)) + 0.5), w)) for w in weights]  # halves away from zero
+    if d >= 65520:
+        raise Overflow()
+    return struct.pack("<H32b", fp16_bits(d), *codes)
+
+
+def q8_0_quantize(weights):
+    return b"".join(q8_0_quantize_block(weights[at:at + 32]) for at in range(0, len(weights), 32))
+
+
+def q8_0_decode(data):
+    out = []
+    for at in range(0, len(data), 34):
+        d, *codes = struct.unpack("<H32b", data[at:at + 34])
+        out += [fp16_value(d) * code for code in codes]
+    return out
+
+
+# ---------------------------------------------------------------- statistics of bf16 patterns
+
+
+def entropy(counts):
+    """Shannon's, in bits."""
+    total = sum(counts)
+    return -math.fsum(n / total * math.log2(n / total) for n in counts if n)
+
+
+def byte_entropies(patterns):
+    """(of the low byte, of the high byte)."""
+    low, high = [0] * 256, [0] * 256
+    for bits in patterns:
+        low[bits & 255] += 1
+        high[bits >> 8] += 1
+    return entropy(low), entropy(high)
 
 
 # ---------------------------------------------------------------- weights to test with

@@ -447,6 +447,8 @@ class Options(CommandLineTest):
             self.assertEqual(sorted(os.listdir(self.folder)), before)
             wet = self.done_json(verb, source, self.path("out-" + verb), *options)
             self.assertEqual(dry["totals"], wet["totals"])
+            for tensor in wet["tensors"] if verb == "quantize" else ():  # only the plan: the weights are not read
+                tensor.pop("nrmse", None)
             self.assertEqual(dry["tensors"], wet["tensors"])
 
     def test_json_documents(self):

@@ -25,6 +25,7 @@ ALLOWED = {
 
 # Third parties, by the room that may use them.
 THIRD_PARTY = {
+    "src/io": re.compile(r"nlohmann/"),
     "src/pnpack": re.compile(r"(fmt/|CLI/|nlohmann/)"),
     "include/pncuda": re.compile(r"(cuda|cublas)"),
     "cuda": re.compile(r"(cuda|cublas|mma)"),
@@ -33,7 +34,7 @@ THIRD_PARTY = {
 # Headers of the C++17 standard library and of C, as far as a core may want them.
 STANDARD = re.compile(r"^[a-z_0-9]+$")
 COMPILER = {"xmmintrin.h", "immintrin.h", "arm_neon.h"}
-SYSTEM = {"fcntl.h", "pthread.h", "unistd.h", "sys/mman.h", "sys/stat.h"}
+SYSTEM = {"dirent.h", "fcntl.h", "pthread.h", "unistd.h", "sys/mman.h", "sys/stat.h", "sys/statvfs.h"}
 
 SOURCES = (".h", ".hpp", ".cpp", ".cu", ".cuh")
 TOP_LEVEL = {
