@@ -68,18 +68,21 @@ void compare_bytes(const Engine& engine, const TensorIn& a, const TensorIn& b, T
       differ(report, fmt::format("differs first at its byte {}", at), {}, {}, offset);
     }
   } else if (tensor.bytes != b.tensor->bytes) {  // only an unknown type can do this
-    differ(report, fmt::format("has {} bytes here and {} in the original", tensor.bytes, b.tensor->bytes), {}, {},
+    differ(report, fmt::format("has {} bytes here and {} in the other", tensor.bytes, b.tensor->bytes), {}, {},
            tensor.offset + common);
   }
 }
 
 namespace {
 
+// The entries of all files by name; of a name that means different things in different files, by name and file.
 std::map<std::string, std::string> all_entries(const pn::io::Model& model) {
   std::map<std::string, std::string> entries;
   for (const ModelFile& file : model.files())
-    for (auto& [name, entry] : foreign_entries(file))
-      entries.emplace(model.in_folder() ? name + " of " + file.name : name, std::move(entry));
+    for (auto& [name, entry] : foreign_entries(file)) {
+      const auto [first, is_new] = entries.emplace(name, entry);
+      if (!is_new && first->second != entry) entries.emplace(name + " of " + file.name, std::move(entry));
+    }
   return entries;
 }
 

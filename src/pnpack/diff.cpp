@@ -1,6 +1,8 @@
 // diff: in what do two models differ? Tensors by name: type, shape, and how many weights.
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "comparison.hpp"
 #include "rewrite.hpp"
 #include "verbs.hpp"
@@ -37,8 +39,10 @@ void count_weights(const Engine& engine, const TensorIn& a, const TensorIn& b, T
     };
     valid = stream(engine, *a.file->file, tensor, *decode_a, sink).status == pn::Status::ok;
   } else {
-    stream_bytes(engine, *a.file->file, tensor.offset, tensor.bytes,
-                 [&](const std::uint8_t* bytes, std::size_t length) { comparison.add(bytes, length); });
+    stream_bytes(
+        engine, *a.file->file, tensor.offset, tensor.bytes,
+        [&](const std::uint8_t* bytes, std::size_t length) { comparison.add(bytes, length); },
+        std::lcm<std::size_t>(type.block_bytes, decode_b ? decode_b->unit_bytes_out() : 1));
   }
   if (!valid || comparison.stopped()) return;
   report.different = comparison.differing_units();

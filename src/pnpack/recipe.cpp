@@ -111,6 +111,7 @@ TensorPlan Recipe::plan(const Tensor& tensor) {
     if (const pn::io::ImatrixEntry* entry = imatrix_ ? imatrix_->find(tensor.name) : nullptr) {
       imatrix_->require_shape(*entry, tensor.row_length(), matrices_of(tensor));
       ++importances_met_;
+      importances_for_pn_ = importances_for_pn_ || types::is_pn(type);
     }
   }
   return plan;
@@ -152,6 +153,10 @@ std::vector<std::string> Recipe::warnings() const {
   if (imatrix_ && importances_met_ == 0)
     warnings.push_back("the importances name none of the tensors that are quantized");
   return warnings;
+}
+
+std::vector<pn::io::FileIdentity> Recipe::identities() const {
+  return donor_ ? donor_->identities() : std::vector<pn::io::FileIdentity>();
 }
 
 void Recipe::require_unchanged() const {

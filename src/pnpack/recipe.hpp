@@ -35,7 +35,8 @@ class Recipe {
   static std::vector<std::string> files(const Options& options);
 
   bool has_rules() const { return mix_.has_value(); }
-  bool weighted_search() const { return weighted_search_; }
+  // After all plans: whether any tensor that becomes PN is searched by importance.
+  bool weighted_search() const { return weighted_search_ && importances_for_pn_; }
   bool has_importances() const { return imatrix_ != nullptr; }
 
   // What the rules make of a tensor. Throws Error about the donor.
@@ -44,6 +45,8 @@ class Recipe {
   void take_from_donor(const pn::io::Tensor& tensor, TensorPlan& plan) const;
   bool donor_has(const std::string& name) const { return donor_tensors_ && donor_tensors_->has(name); }
 
+  // Of the donor: what an output must not be.
+  std::vector<pn::io::FileIdentity> identities() const;
   // Throws Error when one of its files was changed since it was opened.
   void require_unchanged() const;
 
@@ -71,6 +74,7 @@ class Recipe {
   std::unique_ptr<pn::io::InputFile> imatrix_file_;
   std::unique_ptr<pn::io::Imatrix> imatrix_;
   std::size_t importances_met_ = 0;
+  bool importances_for_pn_ = false;
   bool weighted_search_ = false;
   std::uint32_t rotation_ = 0;
 };

@@ -50,10 +50,11 @@ Outcome stream(const Engine& engine, const pn::io::InputFile& file, const pn::io
 }
 
 void stream_bytes(const Engine& engine, const pn::io::InputFile& file, std::uint64_t offset, std::uint64_t length,
-                  const std::function<void(const std::uint8_t* bytes, std::size_t length)>& sink) {
+                  const std::function<void(const std::uint8_t* bytes, std::size_t length)>& sink, std::size_t unit) {
+  const std::size_t most = piece_bytes / 4 / unit * unit;
   std::vector<std::uint8_t> scratch;
   while (length > 0) {
-    const std::size_t piece = static_cast<std::size_t>(std::min<std::uint64_t>(length, piece_bytes / 4));
+    const std::size_t piece = static_cast<std::size_t>(std::min<std::uint64_t>(length, most));
     sink(file.read(offset, piece, scratch), piece);
     file.release(offset, piece);
     engine.progress.add(piece);

@@ -27,8 +27,8 @@ using Sink = std::function<void(const std::uint8_t* bytes, std::size_t length, c
 Outcome stream(const Engine& engine, const pn::io::InputFile& file, const pn::io::Tensor& tensor,
                const Conversion& conversion, const Sink& sink);
 
-// Hands `length` bytes from `offset` on as they are.
+// Hands `length` bytes from `offset` on as they are, in pieces of whole units of `unit` bytes.
 void stream_bytes(const Engine& engine, const pn::io::InputFile& file, std::uint64_t offset, std::uint64_t length,
-                  const std::function<void(const std::uint8_t* bytes, std::size_t length)>& sink);
+                  const std::function<void(const std::uint8_t* bytes, std::size_t length)>& sink, std::size_t unit = 1);
 
 }  // namespace pnpack

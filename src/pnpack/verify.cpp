@@ -111,8 +111,9 @@ class Verifier {
     if (weighted && !recipe_.has_importances())
       throw Error(Fault::usage, packed.file->path(), "was quantized with importances: --imatrix FILE is needed")
           .about("key pn.search");
-    const std::uint32_t rotation =
-        options_.rotate != 0 ? recipe_.rotation_of(tensor.name) : record.rotation_of(tensor.name);
+    const std::uint32_t rotation = !types::is_pn(tensor.type) ? 0
+                                   : options_.rotate != 0     ? recipe_.rotation_of(tensor.name)
+                                                              : record.rotation_of(tensor.name);
     if (rotation != 0 && tensor.row_length() % rotation != 0)
       throw Error(Fault::usage, packed.file->path(),
                   fmt::format("its K = {} is not a multiple of --rotate {}", tensor.row_length(), rotation))

@@ -473,11 +473,24 @@ class Kinds(DiffTest):
                 self.done(verb[0], source, self.path(source.name + ".out"), *verb[1:], "--force")
             self.same(self.path("one.gguf.out"), self.path("two.safetensors.out"))
 
-    def test_a_rotated_model_against_one_that_is_not(self):
-        source = self.model("in.gguf", [f32("w", (256, 2), 1)])
+    def test_rotated_models(self):
+        tensors = [f32("w", (256, 2), 1), f32("token_embd.weight", (256, 1), 2)]
+        source = self.model("in.gguf", tensors)
         self.done("quantize", source, self.path("plain"), "--type", "pn4t")
-        self.done("quantize", source, self.path("rotated"), "--type", "pn4t", "--rotate", 64)
-        self.assertGreater(self.differ(self.path("plain"), self.path("rotated"))["w"]["different"], 256)
+        for size in (64, 128):
+            self.done("quantize", source, self.path("rotated-%d" % size), "--type", "pn4t", "--rotate", size)
+        self.same(self.path("rotated-64"), self.path("rotated-64"))
+        # what is rotated has other weights, whatever its blocks; embeddings are not
+        for a, b, sizes in (("plain", "rotated-64", (0, 64)), ("rotated-64", "rotated-128", (64, 128))):
+            shown = self.differ(self.path(a), self.path(b))
+            self.assertEqual(list(shown), ["w"])
+            for size in sizes:
+                self.assertIn("by %d" % size, shown["w"]["reason"])
+            self.assertNotIn("different", shown["w"])
+        keys = PN_KEYS + [Key("pn.hadamard.block_size", gguf.U32, 64), Key("pn.hadamard.exclude", gguf.ARRAY, (gguf.STRING, ["token_embd.weight"]))]
+        blocks = [testing.quantized(tensor, "pn4t") for tensor in tensors]
+        self.same_bytes(self.path("plain"), gguf.build(blocks, PN_KEYS))
+        self.assertEqual(list(self.differ(self.path("plain"), self.model("claims.gguf", blocks, keys))), ["w"])
 
 
 class Usage(DiffTest):
