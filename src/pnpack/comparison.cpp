@@ -36,7 +36,7 @@ void Comparison::add(const std::uint8_t* bytes, std::size_t length) {
 }
 
 void Comparison::compare(const std::uint8_t* bytes, const std::uint8_t* others, std::size_t length) {
-  if (std::memcmp(bytes, others, length) == 0) return;
+  if (length == 0 || std::memcmp(bytes, others, length) == 0) return;
   if (!difference_)
     difference_ = done_ + static_cast<std::uint64_t>(std::mismatch(bytes, bytes + length, others).first - bytes);
   for (std::size_t at = 0; unit_ != 0 && at < length; at += unit_)
