@@ -50,6 +50,33 @@ void differ(TensorReport& report, std::string reason, std::optional<std::uint64_
   report.first = Place{element, block, offset};
 }
 
+void compare_tensors(const pn::io::Model& a, const pn::io::Model& b, const OnlyOne& only_one,
+                     const std::function<void(const TensorIn& a, const TensorIn& b, TensorReport&)>& compare,
+                     Report& report) {
+  pn::io::TensorsByName others(b);
+  std::size_t next = 0;
+  for (const ModelFile& file : a.files())
+    for (const Tensor& tensor : file.tensors()) {
+      TensorReport& entry = report.tensors[next++];
+      if (const auto other = others.take(tensor.name)) {
+        compare({&file, &tensor}, *other, entry);
+      } else {
+        entry.type_out = "-";
+        entry.bytes_out = 0;
+        differ(entry, only_one.first, {}, {}, tensor.offset);
+      }
+    }
+  for (const ModelFile& file : b.files())
+    for (const Tensor& tensor : file.tensors()) {
+      if (!others.has(tensor.name)) continue;
+      report.tensors.emplace_back(tensor);
+      TensorReport& entry = report.tensors.back();
+      entry.type_in = "-";
+      entry.bytes_in = 0;
+      differ(entry, only_one.second);
+    }
+}
+
 void compare_bytes(const Engine& engine, const TensorIn& a, const TensorIn& b, TensorReport& report) {
   const Tensor& tensor = *a.tensor;
   const std::uint64_t common = std::min(tensor.bytes, b.tensor->bytes);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,6 +49,18 @@ class Comparison {
 // Records in a report that a tensor differs, and where first.
 void differ(TensorReport& report, std::string reason, std::optional<std::uint64_t> element = {},
             std::optional<std::uint64_t> block = {}, std::optional<std::uint64_t> offset = {});
+
+// What to say of a tensor that only one of two models has.
+struct OnlyOne {
+  const char* first;
+  const char* second;
+};
+
+// Compares the tensors of two models by name. `report` has an entry for each tensor of `a`; those that only `b` has are
+// added.
+void compare_tensors(const pn::io::Model& a, const pn::io::Model& b, const OnlyOne& only_one,
+                     const std::function<void(const TensorIn& a, const TensorIn& b, TensorReport&)>& compare,
+                     Report& report);
 
 // Compares two tensors of one type byte by byte.
 void compare_bytes(const Engine& engine, const TensorIn& a, const TensorIn& b, TensorReport& report);

@@ -9,9 +9,7 @@
 
 namespace pnpack {
 
-using pn::io::ModelFile;
 using pn::io::Tensor;
-using pn::io::TensorsByName;
 using pn::io::TensorType;
 namespace types = pn::io::types;
 
@@ -101,30 +99,10 @@ Report diff(const Options& options) {
   Progress progress("comparing", first.tensor_bytes(), !options.quiet);
   const Engine engine{workers, progress};
 
-  TensorsByName others(second);
   Report report = start_report(first);
-  report.warnings.clear();
-  std::size_t next = 0;
-  for (const ModelFile& file : first.files())
-    for (const Tensor& tensor : file.tensors()) {
-      TensorReport& entry = report.tensors[next++];
-      if (const auto other = others.take(tensor.name)) {
-        compare(engine, {&file, &tensor}, *other, entry);
-      } else {
-        entry.type_out = "-";
-        entry.bytes_out = 0;
-        differ(entry, "is only in the first");
-      }
-    }
-  for (const ModelFile& file : second.files())
-    for (const Tensor& tensor : file.tensors()) {
-      if (!others.has(tensor.name)) continue;
-      report.tensors.emplace_back(tensor);
-      TensorReport& entry = report.tensors.back();
-      entry.type_in = "-";
-      entry.bytes_in = 0;
-      differ(entry, "is only in the second");
-    }
+  compare_tensors(
+      first, second, {"is only in the first", "is only in the second"},
+      [&](const TensorIn& a, const TensorIn& b, TensorReport& entry) { compare(engine, a, b, entry); }, report);
   first.require_unchanged();
   second.require_unchanged();
 

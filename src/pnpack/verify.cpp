@@ -12,9 +12,7 @@ namespace pnpack {
 
 using pn::io::Error;
 using pn::io::Fault;
-using pn::io::ModelFile;
 using pn::io::Tensor;
-using pn::io::TensorsByName;
 using pn::io::TensorType;
 namespace types = pn::io::types;
 
@@ -152,29 +150,10 @@ Report verify(const Options& options) {
   const Engine engine{workers, progress};
   const Verifier verifier(options, engine, recipe);
 
-  TensorsByName originals(original);
   Report report = start_report(packed);
-  std::size_t next = 0;
-  for (const ModelFile& file : packed.files())
-    for (const Tensor& tensor : file.tensors()) {
-      TensorReport& entry = report.tensors[next++];
-      if (const auto other = originals.take(tensor.name)) {
-        verifier.compare({&file, &tensor}, *other, entry);
-      } else {
-        entry.type_out = "-";
-        entry.bytes_out = 0;
-        differ(entry, "is not in the original", {}, {}, tensor.offset);
-      }
-    }
-  for (const ModelFile& file : original.files())
-    for (const Tensor& tensor : file.tensors()) {
-      if (!originals.has(tensor.name)) continue;
-      report.tensors.emplace_back(tensor);
-      TensorReport& entry = report.tensors.back();
-      entry.type_in = "-";
-      entry.bytes_in = 0;
-      differ(entry, "is only in the original");
-    }
+  compare_tensors(
+      packed, original, {"is not in the original", "is only in the original"},
+      [&](const TensorIn& a, const TensorIn& b, TensorReport& entry) { verifier.compare(a, b, entry); }, report);
   packed.require_unchanged();
   original.require_unchanged();
   recipe.require_unchanged();
