@@ -352,7 +352,8 @@ class Tensors(DiffTest):
         self.assertIn("second", shown["d"]["reason"])
         document = self.says_no("diff", a, b)
         self.assertEqual([t["name"] for t in document["tensors"]], ["a", "b", "c", "d"])
-        self.assertEqual(document["first"], {"tensor": "a"})
+        start = gguf.parse(a.read_bytes()).start("a")
+        self.assertEqual(document["first"], {"tensor": "a", "offset": start})
         shown = self.differ(self.model("none.gguf", []), b)
         self.assertEqual(list(shown), ["b", "c", "d"])
 
