@@ -388,6 +388,8 @@ bool looks_like_gguf(const InputFile& file) {
 
 bool is_string(const GgufKey& key) { return key.type == value_string; }
 
+bool is_integer(const GgufKey& key) { return key.type <= value_i32 || key.type == value_u64 || key.type == value_i64; }
+
 std::string string_value(const InputFile& file, const GgufKey& key) {
   return Cursor(file, key.offset + 8 + key.name.size() + 4).string("the value");
 }

@@ -41,6 +41,7 @@ bool looks_like_gguf(const InputFile& file);
 // The value of a key that is a string.
 std::string string_value(const InputFile& file, const GgufKey& key);
 bool is_string(const GgufKey& key);
+bool is_integer(const GgufKey& key);
 
 // A header to write: keys of the input that stay, keys that are added after them, and tensors, whose offsets count
 // from the beginning of the data here.

@@ -87,7 +87,7 @@ FileIdentity identity_of(const struct stat& info) {
 std::optional<std::uint64_t> split_number(const ModelFile& file, const char* name) {
   const GgufKey* key = file.gguf().find(name);
   if (key == nullptr) return {};
-  if (key->bytes > 8 + key->name.size() + 4 + 8 || is_string(*key))
+  if (!is_integer(*key))
     throw Error(Fault::input, file.path(), "must be an integer").about("key " + key->name).at(key->offset);
   return key->number;
 }

@@ -213,7 +213,7 @@ Report pack(const Options& options) {
   if (converted == 0) {
     rewrite.copy_model();
     forget_rounding(job.model, report);
-    report.restores_identical = job.same_kind();
+    report.restores_identical = job.same_kind() && !job.model.has_pn_tensors();
     report.summary = fmt::format("nothing to pack: 0 of {} tensors", count);
   } else {
     rewrite.finish();

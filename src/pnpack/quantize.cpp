@@ -95,7 +95,7 @@ class Quantization {
  private:
   void add_plan(const Tensor& tensor, TensorReport& entry) {
     const TensorPlan plan = recipe_.plan(tensor);
-    if (job_.kind == FileKind::safetensors && types::dtype_of(plan.type).empty())
+    if (plan.treatment != Treatment::keep && job_.kind == FileKind::safetensors && types::dtype_of(plan.type).empty())
       throw Error(Fault::usage, job_.model.path(),
                   "cannot become " + plan.type.name + ": safetensors files do not have it (--format gguf)")
           .about("tensor " + tensor.name);
@@ -129,7 +129,10 @@ class Quantization {
       record_.hadamard_block = options_.rotate;
     }
     // A packed file without the header text of its original cannot give one; its own describes packed tensors.
-    const bool has_original = input.first_key.empty() || input.has_header;
+    const auto& files = job_.model.files();
+    const bool has_original = input.has_header || std::all_of(files.begin(), files.end(), [](const ModelFile& file) {
+                                return file.record().first_key.empty();
+                              });
     record_.has_header =
         (record_.pn || record_.p12) && job_.kind == FileKind::safetensors && job_.same_kind() && has_original;
   }

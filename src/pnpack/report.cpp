@@ -241,7 +241,7 @@ std::string scan_table(Tensors tensors, std::size_t count) {
                                     {"note"}};
   return layout(columns, count, [&](std::size_t i) {
     const TensorReport& tensor = tensors[i];
-    std::vector<std::string> row{short_name(tensor.name), shape_text(tensor.shape), tensor.type_in};
+    std::vector<std::string> row{short_name(tensor.name), shape_text(tensor.shape), printable(tensor.type_in)};
     row.emplace_back(tensor.converted ? "yes" : tensor.fallback ? "NO" : "-");
     row.push_back(
         tensor.p12 ? fmt::format("{}/{}", fmt::join(tensor.p12->by_listed, "/"), tensor.p12->blocks_that_do_not_fit())
@@ -277,8 +277,8 @@ std::string tensor_table(const std::string& verb, Tensors tensors, std::size_t c
   return layout(columns, count, [&](std::size_t i) {
     const TensorReport& tensor = tensors[i];
     const std::uint64_t bytes = compares ? tensor.bytes_in : tensor.bytes_out;
-    std::vector<std::string> row{short_name(tensor.name), shape_text(tensor.shape), tensor.type_in};
-    if (!one_type) row.push_back(tensor.type_out);
+    std::vector<std::string> row{short_name(tensor.name), shape_text(tensor.shape), printable(tensor.type_in)};
+    if (!one_type) row.push_back(printable(tensor.type_out));
     if (is_inspect) row.push_back(grouped(tensor.offset));
     row.push_back(grouped(bytes));
     row.push_back(tensor.elements == 0 ? "-" : fmt::format("{:.2f}", bits(bytes, tensor.elements)));

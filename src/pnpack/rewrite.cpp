@@ -266,8 +266,8 @@ bool has_standard_layout(const ModelFile& file) {
   for (const std::size_t i : layout.data_order) {
     const Tensor& tensor = layout.tensors[i];
     if (tensor.offset != expected) return false;
-    if (tensor.elements != 0 && !zeros(previous_end, tensor.offset)) return false;
-    if (tensor.elements != 0) previous_end = tensor.offset + tensor.bytes;
+    if (tensor.bytes != 0 && !zeros(previous_end, tensor.offset)) return false;
+    if (tensor.bytes != 0) previous_end = tensor.offset + tensor.bytes;
     expected = align_up(expected + tensor.bytes, layout.alignment);
   }
   return zeros(layout.data_end, layout.tail_start);

@@ -8,12 +8,16 @@ usage: tests/fuzz/run.sh SECONDS [TARGET]
        tests/fuzz/run.sh --coverage [TARGET]
 
 Installs what is missing (Debian packages), builds with clang++, libFuzzer, ASan and UBSan into build/fuzz, writes the
-seeds and runs each target, or the one named, for SECONDS. Prints runs and runs per second. When a run ends with a
-finding, prints how it ended and the file that reproduces it, and the exit status is 1.
+seeds and runs each target for SECONDS, p12, mix and imatrix for half of that; or the one named, for SECONDS. Prints
+runs and runs per second. When a run ends with a finding, prints how it ended and the file that reproduces it, and the
+exit status is 1.
 
-  pn     blocks and rows of pn3t and pn4t, the quantizer, conversions, against a second implementation
-  p12    blocks and rows of BF16_P12
-  gguf   GGUF files through the reader and through check, inspect, pack, unpack, quantize and verify
+  pn           blocks and rows of pn3t and pn4t, the quantizer, conversions, against a second implementation
+  p12          blocks and rows of BF16_P12
+  mix          rules of quantize --mix and lists of promoted names, against a second reading
+  imatrix      importance matrices in both forms, against numbers taken from the bytes
+  gguf         GGUF files through the reader and all verbs, against a second reader and the core alone
+  safetensors  the same for safetensors files, alone and in models by an index
 
   --coverage   runs nothing: replays all inputs that were gathered and tells which lines of pn they reach
                (full listing: build/fuzz-coverage/TARGET.txt)
@@ -31,11 +35,10 @@ case ${1:-} in
   '' | *[!0-9]* | 0) usage >&2; exit 2 ;;
 esac
 time_limit=$1
-targets=(pn p12 gguf)
+targets=(pn p12 mix imatrix gguf safetensors)
 if (($# >= 2)); then
-  case $2 in
-    pn | p12 | gguf) targets=("$2") ;;
-    fuzz_pn | fuzz_p12 | fuzz_gguf) targets=("${2#fuzz_}") ;;
+  case ${2#fuzz_} in
+    pn | p12 | mix | imatrix | gguf | safetensors) targets=("${2#fuzz_}") ;;
     *) usage >&2; echo "tests/fuzz/run.sh: unknown target $2" >&2; exit 2 ;;
   esac
 fi
@@ -85,7 +88,7 @@ export ASAN_OPTIONS=malloc_context_size=3${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 if ! ./$work/probe -runs=1 >/dev/null 2>&1; then ASAN_OPTIONS+=:detect_leaks=0; fi
 rm -f $work/probe $work/probe.cpp $work/probe.log
 
-# The files that the gguf target writes: in memory where possible, and gone in the end even after a crash.
+# The files that targets write: in memory where possible, and gone in the end even after a crash.
 scratch=$(mktemp -d -p "$(if [[ -d /dev/shm && -w /dev/shm ]]; then echo /dev/shm; else echo "${TMPDIR:-/tmp}"; fi)" pn-fuzz.XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -116,7 +119,7 @@ if $coverage; then
       tests/fuzz/regressions --prefix= "build/fuzz/seeds/$target" "build/fuzz/corpus/$target" | tail -n 1
     llvm-profdata merge "$work/$target.raw" -o "$work/$target.profile"
     sources=(include)
-    if [[ $target == gguf ]]; then sources+=(src); fi
+    case $target in mix | imatrix | gguf | safetensors) sources+=(src) ;; esac
     llvm-cov show $work/fuzz_"$target"_replay -instr-profile="$work/$target.profile" "${sources[@]}" >"$work/$target.txt"
     llvm-cov report $work/fuzz_"$target"_replay -instr-profile="$work/$target.profile" "${sources[@]}"
   done
@@ -129,9 +132,16 @@ for target in "${targets[@]}"; do
   findings=$work/findings
   log=$work/$target.log
   mkdir -p "$corpus" $findings
-  options=(-max_total_time="$time_limit" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1024
+  seconds=$time_limit
+  if ((${#targets[@]} > 1)); then
+    case $target in p12 | mix | imatrix) seconds=$(((time_limit + 1) / 2)) ;; esac
+  fi
+  options=(-max_total_time="$seconds" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1024
     -print_final_stats=1 -artifact_prefix="$findings/$target-")
-  if [[ $target == gguf ]]; then options+=(-dict=tests/fuzz/gguf.dict -entropic=0); fi
+  case $target in
+    gguf | safetensors) options+=(-dict="tests/fuzz/$target.dict" -entropic=0) ;;
+    imatrix) options+=(-dict=tests/fuzz/gguf.dict) ;;
+  esac
   # Inputs that once were findings come first.
   mkdir -p "$scratch/$target" "$scratch/regressions-$target"
   for file in tests/fuzz/regressions/"$target"-*; do
@@ -144,7 +154,7 @@ for target in "${targets[@]}"; do
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   speed=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")
   reached=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
-  printf '%-6s %10s runs  %6s per second  %6s edges reached\n' "$target" "${runs:-?}" "${speed:-?}" "${reached:-?}"
+  printf '%-11s %9s runs  %6s per second  %6s edges reached\n' "$target" "${runs:-?}" "${speed:-?}" "${reached:-?}"
   if ((result != 0)); then
     status=1
     echo

@@ -22,7 +22,8 @@ class SafetensorsOracle {
     std::string name;
     std::string dtype;                 // as the file has it
     std::vector<std::uint64_t> shape;  // of the weights
-    std::uint64_t begin = 0;           // data_offsets
+    std::vector<std::uint64_t> stored_shape;
+    std::uint64_t begin = 0;  // data_offsets
     std::uint64_t end = 0;
     std::string type;  // dtype, or that of a packed tensor
   };
@@ -90,6 +91,28 @@ class SafetensorsOracle {
     return header;
   }
 
+  // The header as FORMAT.md has it written, without the spaces at its end.
+  std::string canonical_text() const {
+    std::vector<std::string> members;
+    const auto put_metadata = [&](std::size_t place) {
+      if (header_.metadata_place != place) return;
+      std::vector<std::string> entries;
+      for (const auto& [key, value] : header_.metadata) entries.push_back(quoted(key) + ":" + quoted(value));
+      members.push_back("\"__metadata__\":{" + joined(entries) + "}");
+    };
+    for (std::size_t t = 0; t < tensors().size(); ++t) {
+      put_metadata(t);
+      const Tensor& tensor = tensors()[t];
+      std::vector<std::string> shape;
+      for (const std::uint64_t n : tensor.stored_shape) shape.push_back(std::to_string(n));
+      members.push_back(quoted(tensor.name) + ":{\"dtype\":" + quoted(tensor.dtype) + ",\"shape\":[" + joined(shape) +
+                        "],\"data_offsets\":[" + std::to_string(tensor.begin) + "," + std::to_string(tensor.end) +
+                        "]}");
+    }
+    put_metadata(tensors().size());
+    return "{" + joined(members) + "}";
+  }
+
   // Bytes of an element; 0 for dtypes that are not whole bytes, or not known.
   static std::uint64_t element_bytes(const std::string& dtype) {
     static const std::map<std::string, std::uint64_t> bytes{
@@ -101,6 +124,30 @@ class SafetensorsOracle {
   }
 
  private:
+  static std::string joined(const std::vector<std::string>& texts) {
+    std::string out;
+    for (const std::string& text : texts) out += (out.empty() ? "" : ",") + text;
+    return out;
+  }
+  static std::string quoted(const std::string& text) {
+    static constexpr const char* from = "\b\f\n\r\t\"\\";
+    static constexpr const char* to = "bfnrt\"\\";
+    static constexpr const char* digits = "0123456789abcdef";
+    std::string out = "\"";
+    for (const char c : text) {
+      const char* short_form = c == '\0' ? nullptr : std::strchr(from, c);
+      const auto byte = static_cast<unsigned char>(c);
+      if (short_form != nullptr) {
+        out += {'\\', to[short_form - from]};
+      } else if (byte < 0x20) {
+        out += std::string("\\u00") + digits[byte >> 4] + digits[byte & 15];
+      } else {
+        out += c;
+      }
+    }
+    return out + '"';
+  }
+
   static bool strings(const Json& object, Texts& out) {
     std::set<std::string> names;
     for (std::size_t i = 0; i < object.items.size(); ++i) {
@@ -129,6 +176,7 @@ class SafetensorsOracle {
         out.dtype = out.type = item.text;
       } else if (field == "shape") {
         if (!integers(item, out.shape)) return false;
+        out.stored_shape = out.shape;
       } else if (field == "data_offsets") {
         if (!integers(item, offsets) || offsets.size() != 2) return false;
         out.begin = offsets[0];

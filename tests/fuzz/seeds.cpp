@@ -230,6 +230,17 @@ void write_hostile(const fs::path& out) {
   fuzz::put<std::uint32_t>(wide, 10);
   fuzz::put<std::uint64_t>(wide, 32);
   write(out / "alignment-u64", one_key("general.alignment", wide));
+  // Not one file, or not a number.
+  static constexpr std::array<std::pair<std::uint32_t, std::size_t>, 7> sizes{
+      {{0, 1}, {4, 4}, {6, 4}, {7, 1}, {8, 8}, {9, 12}, {10, 8}}};
+  for (const auto& [type, size] : sizes)
+    for (const std::uint8_t count : {std::uint8_t{0}, std::uint8_t{2}}) {
+      Text value;
+      fuzz::put(value, type);
+      value.resize(4 + size);
+      if (type != 8 && type != 9) value[4] = count;
+      write(out / ("split-" + std::to_string(type) + "-" + std::to_string(count)), one_key("split.count", value));
+    }
   // Numbers that lie across the places where a reader reads on.
   for (const std::size_t name : {1u, 4u, 7u}) {
     Text strings = array(8, 9000, 9000 * 8);
@@ -344,25 +355,33 @@ void write_gguf(const fs::path& source, const fs::path& out) {
   }
 }
 
-// What pack and quantize make of the example model, cut down by the target itself; and files of the GGUF seeds in the
-// other kind.
+// What pack and quantize make of a small file; behind the first byte, which says that a file follows.
 void write_safetensors(const fs::path& out) {
   pnpack::Options options;
   options.quiet = true;
   options.force = true;
-  options.format = "safetensors";
-  for (const char* name : {"v3", "v2", "v3-packed"}) {
-    options.input = (out / "gguf" / name).string();
-    options.second = (out / "safetensors" / name).string();
-    try {
-      pnpack::unpack(options);
-    } catch (const pn::io::Error&) {
-      continue;  // has keys that safetensors files do not
-    }
+  options.input = (out / "file").string();
+  options.second = (out / "result").string();
+  const auto take = [&](const std::string& name) {
     Text bytes = read(options.second);
-    bytes.insert(bytes.begin(), 0x10);
-    write(options.second, bytes);
+    bytes.insert(bytes.begin(), 0);
+    write(out / name, bytes);
+  };
+  for (const std::string name : {"raw-one-0", "raw-metadata-0"}) {
+    Text file = read(out / name);
+    file.erase(file.begin());
+    write(options.input, file);
+    pnpack::pack(options);
+    take(name + "-packed");
+    options.type = "pn4t";
+    options.rotate = 64;
+    pnpack::quantize(options);
+    take(name + "-rotated");
+    options.type.clear();
+    options.rotate = 0;
   }
+  fs::remove(out / "file");
+  fs::remove(out / "result");
 }
 
 }  // namespace
@@ -384,7 +403,7 @@ int main(int argc, char** argv) {
     for (const auto& [name, bytes] : fuzz::imatrix_seeds()) write(out / "imatrix" / name, bytes);
     for (const auto& [name, bytes] : fuzz::safetensors_seeds()) write(out / "safetensors" / name, bytes);
     write_gguf(source, out / "gguf");
-    write_safetensors(out);
+    write_safetensors(out / "safetensors");
   } catch (const std::exception& error) {
     std::cerr << "fuzz_seeds: " << error.what() << "\n";
     return 1;

@@ -11,11 +11,14 @@ namespace fuzz {
 inline Seeds safetensors_seeds() {
   Seeds seeds;
   const auto raw = [&](const std::string& name, const std::string& header, std::size_t data) {
-    Text bytes = with_length(header, Text(data, 0x3C));
-    bytes.insert(bytes.begin(), static_cast<std::uint8_t>(data % 128));
-    seeds["raw-" + name] = bytes;
+    for (const std::uint8_t first : {std::uint8_t{0}, std::uint8_t{41}, std::uint8_t{82}}) {  // other choices
+      Text bytes = with_length(header, Text(data, 0x3C));
+      bytes.insert(bytes.begin(), first);
+      seeds["raw-" + name + "-" + std::to_string(first)] = bytes;
+    }
   };
   const std::string tensor = "\"a\":{\"dtype\":\"BF16\",\"shape\":[1,256],\"data_offsets\":[0,512]}";
+  const std::string second = "\"b\":{\"dtype\":\"BF16\",\"shape\":[1,256],\"data_offsets\":[4,516]}";
   raw("empty", "{}", 0);
   raw("one", "{" + tensor + "}", 512);
   raw("spaces", "{" + tensor + "}   ", 512);
@@ -30,7 +33,9 @@ inline Seeds safetensors_seeds() {
   raw("no-elements", "{\"a\":{\"dtype\":\"F32\",\"shape\":[0,18446744073709551615,9],\"data_offsets\":[0,0]}}", 0);
   raw("wraps", "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387905],\"data_offsets\":[0,4]}}", 4);
   raw("unknown", "{\"a\":{\"dtype\":\"F4\",\"shape\":[7],\"data_offsets\":[0,4]}}", 4);
-  raw("no-dtype", "{\"a\":{\"dtype\":\"\",\"shape\":[7],\"data_offsets\":[0,4]}," + tensor + "}", 4);
+  raw("no-dtype", "{\"a\":{\"dtype\":\"\",\"shape\":[7],\"data_offsets\":[0,4]}," + second + "}", 516);
+  raw("control-dtype", "{\"a\":{\"dtype\":\"\\u001B[2J\",\"shape\":[7],\"data_offsets\":[0,4]}}", 4);
+  raw("bytes-without-elements", "{\"a\":{\"dtype\":\"F4\",\"shape\":[0],\"data_offsets\":[0,4]}," + second + "}", 516);
   raw("numbers", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1.0],\"data_offsets\":[-0,1e0]}}", 1);
   raw("escapes", "{\"\\u0061\\ud83d\\uDE00\\n\":{\"dtype\":\"U\\u0038\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1);
   raw("surrogate", "{\"\\ud83d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1);

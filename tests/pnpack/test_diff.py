@@ -488,7 +488,8 @@ class Kinds(DiffTest):
             for size in sizes:
                 self.assertIn("by %d" % size, shown["w"]["reason"])
             self.assertNotIn("different", shown["w"])
-        keys = PN_KEYS + [Key("pn.hadamard.block_size", gguf.U32, 64), Key("pn.hadamard.exclude", gguf.ARRAY, (gguf.STRING, ["token_embd.weight"]))]
+        keys = PN_KEYS + [Key("pn.hadamard.block_size", gguf.U32, 64),
+                          Key("pn.hadamard.exclude", gguf.ARRAY, (gguf.STRING, ["token_embd.weight"]))]
         blocks = [testing.quantized(tensor, "pn4t") for tensor in tensors]
         self.same_bytes(self.path("plain"), gguf.build(blocks, PN_KEYS))
         self.assertEqual(list(self.differ(self.path("plain"), self.model("claims.gguf", blocks, keys))), ["w"])
