@@ -72,8 +72,11 @@ void compare(const Engine& engine, const TensorIn& a, const TensorIn& b, TensorR
     if (!*report.good && here.known()) count_weights(engine, a, b, report);
     const std::uint32_t rotation = a.file->record().rotation_of(a.tensor->name);
     const std::uint32_t other = b.file->record().rotation_of(b.tensor->name);
-    if (*report.good && types::is_pn(here) && rotation != other)
-      differ(report, fmt::format("is rotated by {} in the first and by {} in the second (0: not)", rotation, other));
+    if (!types::is_pn(here) || rotation == other) return;
+    const std::string rotated =
+        fmt::format("is rotated by {} in the first and by {} in the second (0: not)", rotation, other);
+    if (*report.good) return differ(report, rotated);
+    report.reason = rotated + "; " + *report.reason;
     return;
   }
   const bool same_weights =
