@@ -8,7 +8,8 @@ usage: tests/run.sh [--all]
 
 Installs what is missing (Debian packages), then for each of the presets gcc, clang and sanitize (g++ with ASan and
 UBSan): configures, builds with warnings as errors, runs ctest. Before that, fuzzes for a minute. Stops at the first
-failure. The tests of pnpack from outside run twice, not for clang++. Build folders are build/<preset> and build/fuzz; what is up to date is not built again.
+failure. The tests of pnpack from outside run twice, not for clang++. Build folders are build/<preset> and build/fuzz;
+what is up to date is not built again.
 
   --all       run the long tests too (ctest label `long`)
   -h, --help  this text
