@@ -433,23 +433,20 @@ inline void check_diff(const std::string& first, const View& a, const std::strin
   };
   const pn::io::PackRecord& ours = a.layout->record;
   const pn::io::PackRecord& theirs = b.layout->record;
-  const bool same_rotation =
-      ours.hadamard_block == theirs.hadamard_block && ours.hadamard_exclude == theirs.hadamard_exclude;
   bool same = true;
   std::size_t next = 0;
   for (const Tensor& tensor : a.tensors()) {
     const pnpack::TensorReport& entry = report.tensors[next++];
     const Tensor* other = find(b, tensor.name);
     const bool comparable = other != nullptr && other->type == tensor.type && other->shape == tensor.shape;
-    const bool equal = comparable && a.bytes_of(tensor) == b.bytes_of(*other);
-    same = same && equal;
     // The same bytes mean other weights where they are rotated in another way.
-    if (same_rotation || !types::is_pn(tensor.type)) {
-      FUZZ_REQUIRE(entry.good == equal);
-      if (!equal && comparable && tensor.type.known()) FUZZ_REQUIRE(entry.different == differing(a, tensor, b, *other));
-    } else if (!equal) {
-      FUZZ_REQUIRE(entry.good == false);
-    }
+    const bool rotated =
+        comparable && types::is_pn(tensor.type) && ours.rotation_of(tensor.name) != theirs.rotation_of(tensor.name);
+    const bool equal = comparable && !rotated && a.bytes_of(tensor) == b.bytes_of(*other);
+    same = same && equal;
+    FUZZ_REQUIRE(entry.good == equal);
+    if (!equal && comparable && !rotated && tensor.type.known())
+      FUZZ_REQUIRE(entry.different == differing(a, tensor, b, *other));
   }
   for (const Tensor& tensor : b.tensors()) {
     if (find(a, tensor.name) != nullptr) continue;
@@ -466,12 +463,10 @@ inline void check_diff(const std::string& first, const View& a, const std::strin
     different += found == others.end() || found->second != value ? 1u : 0u;
   }
   for (const auto& [name, value] : others) different += entries.count(name) == 0 ? 1u : 0u;
-  if (same_rotation) {
-    FUZZ_REQUIRE(report.warnings.size() == different);
-    FUZZ_REQUIRE(report.ok == (same && different == 0));
-  } else {
-    FUZZ_REQUIRE(!report.ok || (same && different == 0));
-  }
+  if (ours.pn && theirs.pn && ours.weighted_search != theirs.weighted_search) ++different;
+  if (ours.p12 && theirs.p12 && ours.rounded_from != theirs.rounded_from) ++different;
+  FUZZ_REQUIRE(report.warnings.size() == different);
+  FUZZ_REQUIRE(report.ok == (same && different == 0));
 }
 
 }  // namespace fuzz
