@@ -133,14 +133,14 @@ void require_fits_safetensors(const ModelFile& source) {
     if (is_own_key(key.name)) continue;
     const std::string subject = "key " + key.name;
     if (!is_string(key)) fail(source, subject, "would be lost: safetensors files hold only keys that are strings");
-    if (json_quoted(key.name).empty() || json_quoted(string_value(*source.file, key)).empty())
+    if (!is_json_text(key.name) || !is_json_text(string_value(*source.file, key)))
       fail(source, subject, "is not UTF-8, which texts in safetensors files are");
   }
   if (gguf.tail_start != source.file->size())
     throw Error(Fault::input, source.path(), "the bytes after its data would be lost").at(gguf.tail_start);
   for (const Tensor& tensor : gguf.tensors) {
     const std::string subject = "tensor " + tensor.name;
-    if (json_quoted(tensor.name).empty())
+    if (!is_json_text(tensor.name))
       fail(source, subject, "has a name that is not UTF-8, which names in safetensors files are");
     if (tensor.name == "__metadata__") fail(source, subject, "has a name that safetensors files reserve");
     if (types::is_pn(tensor.type))

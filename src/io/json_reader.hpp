@@ -148,12 +148,13 @@ inline void append_json_quoted(std::string& out, const std::string& text) {
   out += '"';
 }
 
-// A text as a JSON string, with its quotes; empty when it is not UTF-8, which JSON has to be.
-inline std::string json_quoted(const std::string& text) {
+// Can a text stand in JSON, which has to be UTF-8?
+inline bool is_json_text(const std::string& text) {
   try {
-    return nlohmann::json(text).dump();
+    static_cast<void>(nlohmann::json(text).dump());
+    return true;
   } catch (const nlohmann::json::type_error&) {
-    return {};
+    return false;
   }
 }
 

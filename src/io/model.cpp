@@ -198,8 +198,8 @@ void Model::open_split(const std::string& first) {
                 "is number " + std::to_string(name->number) + " of " + std::to_string(name->count) +
                     " files of a split model: name the first, " + split_name(name->prefix, 1, name->count));
   in_folder_ = true;
-  files_.clear();
-  for (unsigned i = 1; i <= name->count; ++i) {
+  // The first is open already when it is what the user named.
+  for (unsigned i = static_cast<unsigned>(files_.size()) + 1; i <= name->count; ++i) {
     const std::string file = split_name(name->prefix, i, name->count);
     add_file(folder_prefix(first) + file, file);
   }
@@ -265,19 +265,15 @@ std::optional<std::string> Model::odd_total_size() const {
   return text;
 }
 
-bool Model::has_packed_tensors() const {
-  return std::any_of(files_.begin(), files_.end(), [](const ModelFile& file) {
+bool Model::has_tensors_of(bool (*is_wanted)(const TensorType&)) const {
+  return std::any_of(files_.begin(), files_.end(), [&](const ModelFile& file) {
     return std::any_of(file.tensors().begin(), file.tensors().end(),
-                       [](const Tensor& tensor) { return types::is_packed(tensor.type); });
+                       [&](const Tensor& tensor) { return is_wanted(tensor.type); });
   });
 }
 
-bool Model::has_pn_tensors() const {
-  return std::any_of(files_.begin(), files_.end(), [](const ModelFile& file) {
-    return std::any_of(file.tensors().begin(), file.tensors().end(),
-                       [](const Tensor& tensor) { return types::is_pn(tensor.type); });
-  });
-}
+bool Model::has_packed_tensors() const { return has_tensors_of(types::is_packed); }
+bool Model::has_pn_tensors() const { return has_tensors_of(types::is_pn); }
 
 std::vector<FileIdentity> Model::identities() const {
   std::vector<FileIdentity> all = folder_identities_;

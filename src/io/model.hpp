@@ -58,6 +58,7 @@ class Model {
   void require_unchanged() const;
 
  private:
+  bool has_tensors_of(bool (*is_wanted)(const TensorType&)) const;
   void open_folder();
   void open_index(const std::string& path);
   void open_split(const std::string& first);

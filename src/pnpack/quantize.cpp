@@ -196,10 +196,7 @@ Report quantize(const Options& options) {
   const Job job(options, Recipe::files(options));
   require_quantizable(job.model);
   Recipe recipe(options);
-  if (job.target) {
-    job.target->require_not_one_of(recipe.identities());
-    job.target->require_none_inside(recipe.identities());
-  }
+  job.require_apart(recipe.identities());
   Report report = start_report(job.model);
   Quantization quantization(options, job, recipe, report);
   if (job.target) job.target->require_space(quantization.bytes());

@@ -40,20 +40,24 @@ Job::Job(const Options& options, const std::vector<std::string>& others)
   if (model.in_folder() && !same_kind())
     throw Error(Fault::input, model.path(), "a model in several files keeps its kind: --format does not apply");
   if (!target) return;
-  std::vector<pn::io::FileIdentity> inputs = identities_of(options, others);
-  const std::vector<pn::io::FileIdentity> shards = model.identities();
-  inputs.insert(inputs.end(), shards.begin(), shards.end());
-  target->require_not_one_of(inputs);
+  target->require_not_one_of(model.identities());
   if (model.in_folder()) {
     target->require_folder();
   } else {
     target->require_file();
   }
   if (!target->is_existing_folder()) return;
-  target->require_none_inside(inputs);
+  require_apart(model.identities());
+  require_apart(identities_of(options, others));
   if (!pn::io::is_only_a_model(target->path()))
     throw Error(Fault::output, target->path(),
                 "exists and holds more than a model's files and its index: such a folder is not replaced");
+}
+
+void Job::require_apart(const std::vector<pn::io::FileIdentity>& inputs) const {
+  if (!target) return;
+  target->require_not_one_of(inputs);
+  target->require_none_inside(inputs);
 }
 
 Rewrite::Rewrite(const Options& options, const Engine& engine, const Job& job)

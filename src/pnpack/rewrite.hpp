@@ -23,6 +23,8 @@ struct Job {
   pn::io::FileKind kind;  // of the output
 
   bool same_kind() const { return kind == model.kind(); }
+  // Throws Error (Fault::usage) when one of these files is the output, or lies in the folder that it would replace.
+  void require_apart(const std::vector<pn::io::FileIdentity>& inputs) const;
 };
 
 // The output of a verb: files that appear when commit() has been called, or nothing for --dry-run.
