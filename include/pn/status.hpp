@@ -17,6 +17,14 @@ enum class [[nodiscard]] Status : std::uint8_t {
   scale_overflow = 3,  // every candidate scale of a block is beyond fp16's 65504
   bad_importance = 4,  // an importance is negative, NaN or infinite
 
+  // Arguments of the compiled kernels.
+  isa_not_available = 5,  // this processor or this build does not have the instruction set
+  too_many_tokens = 6,    // more than 16 tokens in a call
+  misaligned = 7,         // a workspace is not aligned to 64 bytes
+  not_prepared = 8,       // the activations were not prepared for this multiply
+  out_of_range = 9,       // an id is not one of a row
+  bad_rank = 10,          // a low-rank add-on: its rank is 0 or above 256, or its elements are neither f32 nor bf16
+
   // A PN block that is not valid.
   scale_not_finite = 16,   // d is a NaN or an infinity
   reserved_bits_set = 17,  // pn3t: bit 15 or bit 31 of a word is set
@@ -43,6 +51,12 @@ PN_HOST_DEVICE constexpr const char* status_text(Status status) noexcept {
     case Status::not_finite: return "the value is a NaN or an infinity";
     case Status::scale_overflow: return "the weights are too large: every candidate scale overflows fp16";
     case Status::bad_importance: return "the importance is negative, a NaN or an infinity";
+    case Status::isa_not_available: return "this processor or this build does not have the instruction set";
+    case Status::too_many_tokens: return "more than 16 tokens in a call";
+    case Status::misaligned: return "the workspace is not aligned to 64 bytes";
+    case Status::not_prepared: return "the activations were not prepared for this multiply";
+    case Status::out_of_range: return "the id is not one of a row";
+    case Status::bad_rank: return "the rank is 0 or above 256, or the elements are neither f32 nor bf16";
     case Status::scale_not_finite: return "the scale d is a NaN or an infinity";
     case Status::reserved_bits_set: return "a reserved bit (15 or 31 of a word) is set";
     case Status::too_many_listed: return "more than 3 weights lie outside the best 16 exponents";

@@ -33,7 +33,7 @@ THIRD_PARTY = {
 
 # Headers of the C++17 standard library and of C, as far as a core may want them.
 STANDARD = re.compile(r"^[a-z_0-9]+$")
-COMPILER = {"xmmintrin.h", "immintrin.h", "arm_neon.h"}
+COMPILER = {"cpuid.h", "xmmintrin.h", "immintrin.h", "arm_neon.h"}
 SYSTEM = {"dirent.h", "fcntl.h", "pthread.h", "unistd.h", "sys/mman.h", "sys/stat.h", "sys/statvfs.h"}
 
 SOURCES = (".h", ".hpp", ".cpp", ".cu", ".cuh")

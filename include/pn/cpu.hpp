@@ -1,0 +1,173 @@
+// pn::cpu: SIMD kernels for PN blocks, in the compiled library libpn_cpu (CMake target pn::cpu). The kernels of
+// BF16_P12 and BF16 are in p12/cpu.hpp; both headers share what the first half of this one declares.
+//
+// Contract of every function here and in p12/cpu.hpp
+//   addresses  weights, blocks, activations and results may lie at any address. Nothing is read before or behind the
+//              rows given, and nothing is written but the rows of the result.
+//   strides    the distance in BYTES between the beginnings of two rows, so a range of rows, or a range of columns that
+//              begins and ends at blocks, is a view: pointer and stride. Rows of results must not overlap each other or
+//              the input.
+//   threads    nothing here makes threads or keeps state: callers share out ranges of rows. No bit of a result depends
+//              on how they do that, or on how many tokens share a call.
+//   memory     nothing is allocated; workspaces are the caller's and their sizes come from a function.
+//   numbers    the caller's floating-point environment (rounding, flush-to-zero) has no influence and is given back.
+//   hostile    any bytes are safe as blocks; what validate_rows refuses gives unspecified numbers.
+//   isa        Isa::best, or one of isas(): the instruction set to use.
+//   returns    Status::ok; bad_length when k is not a multiple of the block; isa_not_available; and what is listed with
+//              each function. On a failure the results are unspecified unless said otherwise, and *fault, where one is
+//              given, tells where. Zero rows, tokens or ids are ok.
+#ifndef PN_CPU_HPP
+#define PN_CPU_HPP
+
+#include <pn/block34.hpp>
+#include <pn/status.hpp>
+
+namespace pn::cpu {
+
+// ---- Instruction sets ----
+
+enum class Isa : std::uint8_t {
+  best = 0,        // the first of isas(), found out once
+  baseline = 1,    // any processor: plain C++ and the core's own code
+  neon = 2,        // AArch64
+  avx2 = 3,        // AVX2, FMA, F16C
+  avx512 = 4,      // AVX-512 F, BW, DQ, VL (x86-64-v4)
+  avx512_icl = 5,  // and VBMI, VNNI: Ice Lake, Zen 4 and later
+};
+
+// The instruction sets that this library holds and this processor and its operating system run, the best first; the
+// last is Isa::baseline.
+struct IsaList {
+  Isa items[5];
+  std::size_t count;
+  const Isa* begin() const noexcept { return items; }
+  const Isa* end() const noexcept { return items + count; }
+  std::size_t size() const noexcept { return count; }
+};
+IsaList isas() noexcept;
+
+// "avx2" and so on; never null.
+const char* isa_name(Isa isa) noexcept;
+
+// ---- Words that the functions share ----
+
+// What numbers lie in a row.
+enum class Element : std::uint8_t { f32 = 0, f16 = 1, bf16 = 2 };
+
+constexpr std::size_t element_bytes(Element element) noexcept { return element == Element::f32 ? 4 : 2; }
+
+// Where something went wrong.
+struct Fault {
+  std::size_t row;    // row of the call, or place in a list of ids
+  std::size_t index;  // element or block of the row: each function says which
+};
+
+// The most tokens in one call of a multiply.
+inline constexpr std::size_t max_tokens = 16;
+
+// How a multiply adds up.
+enum class Order : std::uint8_t {
+  fast = 0,      // fused multiply-adds where the instruction set has them
+  portable = 1,  // every product and every sum rounded by itself: the same bits on every instruction set
+};
+
+// Whether results will be read soon or are too large for the caches. A hint: the bytes are the same.
+enum class Stores : std::uint8_t { cached = 0, streaming = 1 };
+
+// ---- Quantizing, validating, dequantizing PN ----
+
+// `rows` rows of k weights to PN blocks: the bytes of pn::quantize_row.
+//   weights     f32, f16 or bf16
+//   importance  k doubles, one per column, for all rows; or null
+//   fault       index: the element of the row; rows before it have been written
+//   returns     as pn::quantize_row: not_finite, bad_importance, scale_overflow
+template <class T>
+Status quantize_rows(const void* weights, Element element, std::size_t weight_stride, std::size_t rows, std::size_t k,
+                     const double* importance, void* blocks, std::size_t block_stride, Fault* fault = nullptr,
+                     Isa isa = Isa::best) noexcept;
+
+// Are all blocks valid? fault: the first row and block that is not. Returns scale_not_finite, reserved_bits_set.
+template <class T>
+Status validate_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, Fault* fault = nullptr,
+                     Isa isa = Isa::best) noexcept;
+
+// A tile: columns first .. first + columns - 1 of each row, which need not begin or end at a block, to f32 (exact), or
+// to f16 or bf16 (rounded once to nearest even; beyond f16's range infinite). `blocks` is the beginning of a row; a row
+// holds at least first + columns weights. The bits of pn::decode_row, but that a NaN may have another payload.
+template <class T>
+Status dequantize_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t first, std::size_t columns,
+                       void* out, Element element, std::size_t out_stride, Isa isa = Isa::best) noexcept;
+
+// Embedding look-up: row ids[i] of a matrix of `rows` rows becomes row i of `out`. out_of_range when an id is negative
+// or not below `rows`: fault->row is its place in `ids`, and nothing has been written.
+template <class T>
+Status get_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, const std::int64_t* ids,
+                std::size_t count, void* out, Element element, std::size_t out_stride, Fault* fault = nullptr,
+                Isa isa = Isa::best) noexcept;
+
+// ---- Multiplying: y[m][n] = sum over k of x[m][k] * w[n][k], m < tokens <= 16 ----
+//
+// First `prepare_activations` brings x into the order that the kernels of one instruction set read; then any number of
+// threads multiply ranges of rows with it:
+//
+//   void* x = aligned_to_64(activations_bytes<pn4t>(Activations::q8_0, tokens, k));
+//   prepare_activations<pn4t>(Activations::q8_0, x_f32, x_stride, tokens, k, x);
+//   multiply<pn4t>(blocks + first * stride, stride, last - first, k, x, y + first, y_stride);
+
+// What x becomes. The weights are never rounded: d * (n - z) is exact everywhere. Error bounds: see multiply.
+enum class Activations : std::uint8_t {
+  f32 = 0,   // as they are
+  i16 = 1,   // one fp32 scale per PN block, x / scale rounded to -32767 .. 32767
+  q8_0 = 2,  // ggml's Q8_0: one fp16 scale per 32, the bytes of pn::quantize_row_q8_0; k a multiple of 32
+};
+
+// Bytes of prepared activations, the same for every instruction set; a multiple of 64. 0 when the arguments are not
+// ones that prepare_activations takes.
+template <class T>
+std::size_t activations_bytes(Activations kind, std::size_t tokens, std::size_t k) noexcept;
+
+// x: `tokens` rows of k floats. `prepared` is aligned to 64 bytes. It is good for multiplies by this library, on this
+// machine, with this T, and by the same instruction set. Returns too_many_tokens; misaligned; i16 and q8_0: not_finite
+// (fault: token and element), scale_overflow (q8_0: a scale beyond fp16; fault: token and first element of the 32).
+template <class T>
+Status prepare_activations(Activations kind, const float* x, std::size_t x_stride, std::size_t tokens, std::size_t k,
+                           void* prepared, Fault* fault = nullptr, Isa isa = Isa::best) noexcept;
+
+// y[m][n] for n < rows and every token m that was prepared; y_stride is the distance in bytes between tokens. Returns
+// not_prepared when `prepared` was not made by prepare_activations with this T and k.
+//
+// With exact = sum over k of w * x of what was prepared (for i16 and q8_0 the rounded x), computed without rounding,
+// |y - exact| <= (k / 16 + 64) * 2^-24 * sum over k of |w * x|.
+// Rounding x adds: i16 at most 2^-16 * (largest |x| of the block) * |w| for each k, q8_0 at most 1/254 + 2^-11 of the
+// largest |x| of the 32 times |w|.
+template <class T>
+Status multiply(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, const void* prepared, float* y,
+                std::size_t y_stride) noexcept;
+
+// ---- A low-rank add-on (LoRA) beside packed weights of any kind: y += scale * B (A x) ----
+
+struct LowRank {
+  const void* a;         // [rank][k]
+  std::size_t a_stride;  // bytes
+  const void* b;         // [n][rank]
+  std::size_t b_stride;  // bytes
+  std::size_t rank;      // 1 .. 256
+  Element element;       // of a and b: f32 or bf16
+  float scale;
+};
+inline constexpr std::size_t max_rank = 256;
+
+// t[m][r] = sum over k of a[r][k] * x[m][k]; any k. t_stride: bytes between tokens, t holds `rank` floats for each.
+// Returns bad_rank (rank or element is not one of the above).
+Status low_rank_down(const LowRank& adapter, std::size_t k, const float* x, std::size_t x_stride, std::size_t tokens,
+                     float* t, std::size_t t_stride, Isa isa = Isa::best) noexcept;
+
+// y[m][n] += scale * sum over r of b[n][r] * t[m][r] for the `rows` rows of b from `first` on, for every token with
+// enabled[m] (null: all). y points to the result of row `first`. Other tokens of y are neither read nor written.
+Status low_rank_up(const LowRank& adapter, std::size_t first, std::size_t rows, const float* t, std::size_t t_stride,
+                   std::size_t tokens, const bool* enabled, float* y, std::size_t y_stride,
+                   Isa isa = Isa::best) noexcept;
+
+}  // namespace pn::cpu
+
+#endif  // PN_CPU_HPP

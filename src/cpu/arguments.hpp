@@ -1,0 +1,42 @@
+// What the functions behind both public headers share: checks of arguments, loops over rows, faults.
+#pragma once
+
+#include <pn/float_env.hpp>
+
+#include "kernels.hpp"
+
+namespace pn::cpu {
+
+// "pn::cpu\1" as a number: the mark of prepared activations.
+inline constexpr std::uint64_t prepared_magic = 0x01757063'3A3A6E70u;
+
+// Whether rows of k weights lie one behind the other, so that they can be taken for one long row.
+constexpr bool dense(std::size_t rows, std::size_t stride, std::size_t row_bytes) noexcept {
+  return rows <= 1 || stride == row_bytes;
+}
+
+inline void tell(Fault* fault, std::size_t row, std::size_t index) noexcept {
+  if (fault != nullptr) *fault = {row, index};
+}
+
+inline Status check_ids(const std::int64_t* ids, std::size_t count, std::size_t rows, Fault* fault) noexcept {
+  for (std::size_t i = 0; i < count; ++i)
+    if (ids[i] < 0 || static_cast<std::uint64_t>(ids[i]) >= rows) {
+      tell(fault, i, 0);
+      return Status::out_of_range;
+    }
+  return Status::ok;
+}
+
+inline bool is_aligned(const void* p) noexcept { return reinterpret_cast<std::uintptr_t>(p) % alignof(Prepared) == 0; }
+
+// Size of prepared activations; 0 when it does not fit std::size_t.
+constexpr std::size_t prepared_bytes(std::size_t tokens, std::size_t token_bytes) noexcept {
+  const std::size_t most = static_cast<std::size_t>(-1) - sizeof(Prepared);
+  return token_bytes != 0 && tokens > most / token_bytes ? 0 : sizeof(Prepared) + tokens * token_bytes;
+}
+
+inline const Bytes* bytes_of(const void* p) noexcept { return static_cast<const Bytes*>(p); }
+inline Bytes* bytes_of(void* p) noexcept { return static_cast<Bytes*>(p); }
+
+}  // namespace pn::cpu

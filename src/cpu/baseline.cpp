@@ -1,0 +1,263 @@
+// Kernels for any processor: the core's own functions, and plain loops that add up in the stated orders.
+#include <p12/p12.hpp>
+#include <pn/decode.hpp>
+#include <pn/quantize.hpp>
+#include <pn/validate.hpp>
+
+#include "exact.hpp"
+#include "kernels.hpp"
+
+namespace pn::cpu {
+namespace {
+
+constexpr std::size_t words = words_per_block;
+
+// Value e of an array of numbers at any address.
+float load_float(const Bytes* x, std::size_t e) noexcept {
+  return detail::bit_cast<float>(detail::load_le32(x + 4 * e));
+}
+
+// What numbers become in the target's type, at any address.
+void store_floats(const float* values, std::size_t count, Bytes* out, Element element) noexcept {
+  if (element == Element::f32) {
+    std::memcpy(out, values, count * sizeof *values);
+    return;
+  }
+  for (std::size_t e = 0; e < count; ++e)
+    detail::store_le16(out + 2 * e, element == Element::f16 ? float_to_half(values[e]) : float_to_bf16(values[e]));
+}
+
+// ---- PN ----
+
+template <class T>
+bool inspect(const Bytes* weights, Element element, std::size_t blocks) {
+  float block[T::block_size];
+  for (std::size_t b = 0; b < blocks; ++b) {
+    load_block<T>(weights + b * T::block_size * element_bytes(element), element, block);
+    std::size_t index = 0;
+    if (detail::inspect_row<T>(block, nullptr, T::block_size, &index) != Status::ok) return false;
+  }
+  return true;
+}
+
+template <class T>
+void quantize(const Bytes* weights, Element element, std::size_t blocks, const double* importance, Bytes* out) {
+  float values[T::block_size];
+  for (std::size_t b = 0; b < blocks; ++b) {
+    load_block<T>(weights + b * T::block_size * element_bytes(element), element, values);
+    Block34 block;
+    detail::search_block<T>(values, importance == nullptr ? nullptr : importance + b * T::block_size, block);
+    std::memcpy(out + b * sizeof block, &block, sizeof block);
+  }
+}
+
+template <class T>
+bool valid(const Bytes* in, std::size_t blocks) {
+  for (std::size_t b = 0; b < blocks; ++b)
+    if (validate_block<T>(load_block34(in, b)) != Status::ok) return false;
+  return true;
+}
+
+template <class T>
+void dequantize(const Bytes* in, std::size_t blocks, Bytes* out, Element element) {
+  float values[T::block_size];
+  for (std::size_t b = 0; b < blocks; ++b) {
+    decode_block<T>(load_block34(in, b), values);
+    store_floats(values, T::block_size, out + b * T::block_size * element_bytes(element), element);
+  }
+}
+
+// One row and one token. Eight sums, one for each word's place in its block; a block's own sums come first.
+template <class T>
+float dot_f32(const Bytes* row, const Bytes* token, std::size_t blocks) {
+  const auto* x = reinterpret_cast<const float*>(token);
+  float sum[words] = {};
+  for (std::size_t b = 0; b < blocks; ++b) {
+    const Block34 block = load_block34(row, b);
+    const float d = half_to_float(load_scale(block));
+    for (std::size_t w = 0; w < words; ++w) {
+      const std::uint32_t word = load_word(block, w);
+      float s = 0;
+      for (std::size_t t = 0; t < T::codes_per_word; ++t) {
+        const int level = (static_cast<int>(word >> code_shift<T>(t)) & T::max_code) - T::zero_point;
+        s += static_cast<float>(level) * x[(b * T::codes_per_word + t) * words + w];
+      }
+      sum[w] += d * s;
+    }
+  }
+  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
+template <class T>
+float dot_i16(const Bytes* row, const Bytes* token, std::size_t blocks) {
+  const I16Layout<T> layout(blocks);
+  const auto* x = reinterpret_cast<const std::int16_t*>(token);
+  const auto* sums = reinterpret_cast<const std::int32_t*>(token + layout.sums_at);
+  const auto* scales = reinterpret_cast<const float*>(token + layout.scale_at);
+  float sum[words] = {};
+  for (std::size_t b = 0; b < blocks; ++b) {
+    const Block34 block = load_block34(row, b);
+    const float d = half_to_float(load_scale(block)) * scales[b];
+    for (std::size_t w = 0; w < words; ++w) {
+      const std::uint32_t word = load_word(block, w);
+      std::int32_t s = sums[b * words + w];
+      for (std::size_t t = 0; t < T::codes_per_word; ++t)
+        s += (static_cast<int>(word >> code_shift<T>(t)) & T::max_code) *
+             x[((b * I16Layout<T>::pairs + t / 2) * words + w) * 2 + t % 2];
+      sum[w] += d * static_cast<float>(s);
+    }
+  }
+  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
+template <class T>
+float dot_q8_0(const Bytes* row, const Bytes* token, std::size_t blocks) {
+  using Record = Q8Record<T>;
+  constexpr Q8Layout layout = Q8Layout::by_word;
+  constexpr std::size_t arrays = T::bits == 4 ? 2 : 3;  // for one sum
+  float sum[words] = {};
+  for (std::size_t b = 0; b < blocks; ++b) {
+    const Block34 block = load_block34(row, b);
+    const float d = half_to_float(load_scale(block));
+    const Bytes* record = token + b / 2 * Record::bytes(layout);
+    const auto* x = reinterpret_cast<const std::int8_t*>(record);
+    const auto* sums = reinterpret_cast<const std::int32_t*>(record + Record::sums_at(layout));
+    const auto* scales = reinterpret_cast<const float*>(record + Record::scale_at(layout));
+    for (std::size_t w = 0; w < words; ++w) {
+      const std::uint32_t word = load_word(block, w);
+      const std::size_t lane = b % 2 * words + w;
+      float s = 0;
+      for (std::size_t set = 0; set < Record::sums; ++set) {
+        std::int32_t dot = sums[set * 16 + lane];
+        for (std::size_t array = 0; array < arrays; ++array)
+          for (std::size_t i = 0; i < 4; ++i) {
+            const int t = code_of_byte<T>(array, i);
+            if (t < 0) continue;
+            dot += (static_cast<int>(word >> code_shift<T>(static_cast<std::size_t>(t))) & T::max_code) *
+                   x[(set * arrays + array) * Record::array_bytes + lane * 4 + i];
+          }
+        s += static_cast<float>(dot) * scales[set * 16 + lane];
+      }
+      sum[w] += d * s;
+    }
+  }
+  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
+template <class T>
+void multiply(const Multiply& job) {
+  const std::size_t blocks = block_count<T>(job.k);
+  const auto kind = static_cast<Activations>(job.x->kind);
+  const auto dot = kind == Activations::f32 ? dot_f32<T> : (kind == Activations::i16 ? dot_i16<T> : dot_q8_0<T>);
+  for (std::size_t n = 0; n < job.rows; ++n)
+    for (std::size_t m = 0; m < job.x->tokens; ++m) job.result(m, n) = dot(job.row(n), job.token(m), blocks);
+}
+
+template <class T>
+constexpr PnKernels pn_kernels() {
+  return {quantize<T>, inspect<T>, valid<T>, dequantize<T>, Q8Layout::by_word, multiply<T>};
+}
+
+// ---- BF16_P12 and BF16 ----
+
+void load_weights(const Bytes* in, std::uint16_t* out) noexcept {
+  for (std::size_t i = 0; i < p12::block_size; ++i) out[i] = detail::load_le16(in + 2 * i);
+}
+
+void load_packed(const Bytes* in, std::uint16_t* out) noexcept {
+  p12::Block392 block;
+  std::memcpy(&block, in, sizeof block);
+  p12::unpack_block(block, out);
+}
+
+std::size_t pack(const Bytes* weights, std::size_t blocks, Bytes* out, p12::RowScan* tally) {
+  std::size_t bad = blocks;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    std::uint16_t values[p12::block_size];
+    p12::Block392 block;
+    p12::BlockScan scan = {};
+    load_weights(weights + b * sizeof values, values);
+    const Status status = p12::pack_block(values, block, &scan);
+    if (tally != nullptr) p12::add_block(scan, *tally);
+    if (status == Status::ok)
+      std::memcpy(out + b * sizeof block, &block, sizeof block);
+    else if (bad == blocks)
+      bad = b;
+  }
+  return bad;
+}
+
+void scan(const Bytes* weights, std::size_t blocks, p12::RowScan& tally) {
+  for (std::size_t b = 0; b < blocks; ++b) {
+    std::uint16_t values[p12::block_size];
+    load_weights(weights + b * sizeof values, values);
+    p12::add_block(p12::scan_block(values), tally);
+  }
+}
+
+void unpack(const Bytes* in, std::size_t blocks, Bytes* out, Element element, Stores) {
+  for (std::size_t b = 0; b < blocks; ++b) {
+    std::uint16_t values[p12::block_size];
+    load_packed(in + b * sizeof(p12::Block392), values);
+    Bytes* to = out + b * p12::block_size * element_bytes(element);
+    for (std::size_t i = 0; i < p12::block_size; ++i) {
+      switch (element) {
+        case Element::f32: detail::store_le32(to + 4 * i, static_cast<std::uint32_t>(values[i]) << 16); break;
+        case Element::f16: detail::store_le16(to + 2 * i, float_to_half(bf16_to_float(values[i]))); break;
+        case Element::bf16: detail::store_le16(to + 2 * i, values[i]); break;
+      }
+    }
+  }
+}
+
+bool valid_p12(const Bytes* in, std::size_t blocks) {
+  for (std::size_t b = 0; b < blocks; ++b) {
+    p12::Block392 block;
+    std::memcpy(&block, in + b * sizeof block, sizeof block);
+    if (p12::validate_block(block) != Status::ok) return false;
+  }
+  return true;
+}
+
+void prepare(const Bytes* x, std::size_t k, Bytes* token) { std::memcpy(token, x, 4 * k); }
+
+// One row in the order that p12/cpu.hpp states; without fused multiply-adds both orders are one.
+template <std::size_t BlockBytes, void (*Load)(const Bytes*, std::uint16_t*) noexcept>
+void multiply_rows(const Multiply& job, Order) {
+  for (std::size_t n = 0; n < job.rows; ++n)
+    for (std::size_t m = 0; m < job.x->tokens; ++m) {
+      const Bytes* x = job.token(m);
+      float s[32] = {};
+      for (std::size_t b = 0; b < job.k / p12::block_size; ++b) {
+        std::uint16_t values[p12::block_size];
+        Load(job.row(n) + b * BlockBytes, values);
+        for (std::size_t i = 0; i < p12::block_size; ++i)
+          s[i % 32] += bf16_to_float(values[i]) * load_float(x, b * p12::block_size + i);
+      }
+      for (std::size_t i = 0; i < 16; ++i) s[i] = s[2 * i] + s[2 * i + 1];
+      for (std::size_t h = 8; h > 0; h /= 2)
+        for (std::size_t i = 0; i < h; ++i) s[i] += s[i + h];
+      job.result(m, n) = s[0];
+    }
+}
+
+constexpr P12Kernels p12_kernels = {pack,
+                                    scan,
+                                    unpack,
+                                    valid_p12,
+                                    prepare,
+                                    multiply_rows<sizeof(p12::Block392), load_packed>,
+                                    multiply_rows<2 * p12::block_size, load_weights>};
+
+float dot(const Bytes* a, Element element, const float* x, std::size_t k) {
+  float s[8] = {};
+  for (std::size_t e = 0; e < k; ++e)
+    s[e % 8] += (element == Element::f32 ? load_float(a, e) : bf16_to_float(detail::load_le16(a + 2 * e))) * x[e];
+  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+}  // namespace
+
+const Kernels baseline_kernels = {Isa::baseline, pn_kernels<pn3t>(), pn_kernels<pn4t>(), p12_kernels, dot};
+
+}  // namespace pn::cpu

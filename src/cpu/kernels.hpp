@@ -1,0 +1,98 @@
+// What every instruction set gives: a table of kernels. The functions behind the public headers check arguments, choose
+// a table and call; kernels trust their arguments.
+//
+// A file that is compiled for one instruction set (avx2.cpp, ..) may include nothing whose inline functions others
+// compile too: the linker keeps one copy of such a function, and it could be the one that needs AVX-512. Types and
+// constants of the core are fine, its functions and std:: functions are not; tests/cpu/test_symbols.py holds to that.
+#pragma once
+
+#include <p12/cpu.hpp>
+#include <pn/cpu.hpp>
+
+#include "layout.hpp"
+
+namespace pn::cpu {
+
+using Bytes = std::uint8_t;
+
+// The beginning of prepared activations; token m follows at 64 + m * token_bytes.
+struct alignas(64) Prepared {
+  std::uint64_t magic;
+  std::uint64_t k;
+  std::uint64_t token_bytes;  // a multiple of 64
+  std::uint32_t tokens;
+  std::uint8_t isa;
+  std::uint8_t kind;  // Activations
+  std::uint8_t bits;  // of a weight's code: 3 or 4; 16 for BF16 and BF16_P12
+};
+static_assert(sizeof(Prepared) == 64, "token 0 follows at 64");
+
+// What to multiply: `rows` rows of `blocks` blocks.
+struct Multiply {
+  const Bytes* weights;
+  std::size_t stride;
+  std::size_t rows;
+  std::size_t k;
+  const Prepared* x;
+  float* y;
+  std::size_t y_stride;  // bytes between tokens
+
+  const Bytes* row(std::size_t n) const { return weights + n * stride; }
+  const Bytes* token(std::size_t m) const {
+    return reinterpret_cast<const Bytes*>(x) + sizeof(Prepared) + m * x->token_bytes;
+  }
+  float& result(std::size_t m, std::size_t n) const {
+    return *(reinterpret_cast<float*>(reinterpret_cast<Bytes*>(y) + m * y_stride) + n);
+  }
+};
+
+struct PnKernels {
+  // One row of `blocks` blocks, already known to be free of faults (see inspect).
+  void (*quantize)(const Bytes* weights, Element element, std::size_t blocks, const double* importance, Bytes* out);
+  // The largest magnitude of a row's blocks, one for each, as fp32; NaN and infinity come out as values that are not
+  // below infinity when compared as bits.
+  bool (*inspect)(const Bytes* weights, Element element, std::size_t blocks);
+  bool (*valid)(const Bytes* in, std::size_t blocks);
+  void (*dequantize)(const Bytes* in, std::size_t blocks, Bytes* out, Element element);
+  Q8Layout q8_layout;  // of pn3t
+  void (*multiply)(const Multiply& job);
+};
+
+struct P12Kernels {
+  // Packs blocks and adds them to *tally (if not null); returns the index of the first that does not fit, or `blocks`.
+  std::size_t (*pack)(const Bytes* weights, std::size_t blocks, Bytes* out, p12::RowScan* tally);
+  void (*scan)(const Bytes* weights, std::size_t blocks, p12::RowScan& tally);
+  void (*unpack)(const Bytes* in, std::size_t blocks, Bytes* out, Element element, Stores stores);
+  bool (*valid)(const Bytes* in, std::size_t blocks);
+  void (*prepare)(const Bytes* x, std::size_t k, Bytes* token);
+  void (*multiply)(const Multiply& job, Order order);
+  void (*multiply_bf16)(const Multiply& job, Order order);
+};
+
+struct Kernels {
+  Isa isa;
+  PnKernels pn3t;
+  PnKernels pn4t;
+  P12Kernels p12;
+  // sum over k of a[k] * x[k], and y += scale * sum over r of b[r] * t[r] for rows of b.
+  float (*dot)(const Bytes* a, Element element, const float* x, std::size_t k);
+};
+
+template <class T>
+const PnKernels& kernels_of(const Kernels& table) {
+  if constexpr (T::bits == 3)
+    return table.pn3t;
+  else
+    return table.pn4t;
+}
+
+extern const Kernels baseline_kernels;
+extern const Kernels avx2_kernels;
+extern const Kernels avx512_kernels;
+extern const Kernels avx512_icl_kernels;
+extern const Kernels neon_kernels;
+
+// The table of an instruction set; null when there is none for this processor.
+const Kernels* kernels(Isa isa) noexcept;
+
+}  // namespace pn::cpu

@@ -1,0 +1,208 @@
+// Behind pn/cpu.hpp: arguments are checked here, the work is done by the kernels of an instruction set.
+#include <pn/decode.hpp>
+#include <pn/dot.hpp>
+#include <pn/quantize.hpp>
+#include <pn/validate.hpp>
+
+#include "arguments.hpp"
+#include "exact.hpp"
+#include "layout.hpp"
+#include "prepare.hpp"
+
+namespace pn::cpu {
+namespace {
+
+bool is_element(Element element) noexcept { return static_cast<unsigned>(element) <= 2; }
+
+// Finds the fault of a row that `inspect` did not like, or finds none: what the core says of its weights.
+template <class T>
+Status find_fault(const Bytes* weights, Element element, std::size_t k, const double* importance,
+                  std::size_t& index) noexcept {
+  float block[T::block_size];
+  for (std::size_t start = 0; start < k; start += T::block_size) {
+    load_block<T>(weights + start * element_bytes(element), element, block);
+    const Status status = detail::inspect_row<T>(block, importance == nullptr ? nullptr : importance + start,
+                                                 T::block_size, &index);
+    if (status != Status::ok) {
+      index += start;
+      return status;
+    }
+  }
+  return Status::ok;
+}
+
+template <class T>
+Status check_importance(const double* importance, std::size_t k) noexcept {
+  for (std::size_t e = 0; importance != nullptr && e < k; ++e)
+    if (!detail::is_importance(importance[e])) return Status::bad_importance;
+  return Status::ok;
+}
+
+}  // namespace
+
+template <class T>
+Status quantize_rows(const void* weights, Element element, std::size_t weight_stride, std::size_t rows, std::size_t k,
+                     const double* importance, void* blocks, std::size_t block_stride, Fault* fault, Isa isa) noexcept {
+  if (k % T::block_size != 0 || !is_element(element)) return Status::bad_length;
+  const Kernels* table = kernels(isa);
+  if (table == nullptr) return Status::isa_not_available;
+  const PnKernels& kernel = kernels_of<T>(*table);
+  const pn::detail::DefaultFloatEnvironment environment;
+  const bool good_importance = check_importance<T>(importance, k) == Status::ok;
+  for (std::size_t n = 0; n < rows; ++n) {
+    const Bytes* row = bytes_of(weights) + n * weight_stride;
+    if (!good_importance || !kernel.inspect(row, element, k / T::block_size)) {
+      std::size_t index = 0;
+      const Status status = find_fault<T>(row, element, k, importance, index);
+      if (status != Status::ok) {
+        tell(fault, n, index);
+        return status;
+      }
+    }
+    kernel.quantize(row, element, k / T::block_size, importance, bytes_of(blocks) + n * block_stride);
+  }
+  return Status::ok;
+}
+
+template <class T>
+Status validate_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, Fault* fault,
+                     Isa isa) noexcept {
+  if (k % T::block_size != 0) return Status::bad_length;
+  const Kernels* table = kernels(isa);
+  if (table == nullptr) return Status::isa_not_available;
+  const std::size_t count = block_count<T>(k);
+  for (std::size_t n = 0; n < rows; ++n) {
+    const Bytes* row = bytes_of(blocks) + n * stride;
+    if (kernels_of<T>(*table).valid(row, count)) continue;
+    for (std::size_t b = 0; b < count; ++b) {
+      const Status status = validate_block<T>(load_block34(row, b));
+      if (status != Status::ok) {
+        tell(fault, n, b);
+        return status;
+      }
+    }
+  }
+  return Status::ok;
+}
+
+template <class T>
+Status dequantize_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t first, std::size_t columns,
+                       void* out, Element element, std::size_t out_stride, Isa isa) noexcept {
+  if (!is_element(element)) return Status::bad_length;
+  const Kernels* table = kernels(isa);
+  if (table == nullptr) return Status::isa_not_available;
+  const pn::detail::DefaultFloatEnvironment environment;
+  const auto dequantize = kernels_of<T>(*table).dequantize;
+  const std::size_t bytes = element_bytes(element);
+  for (std::size_t n = 0; n < rows; ++n) {
+    const Bytes* row = bytes_of(blocks) + n * stride;
+    Bytes* to = bytes_of(out) + n * out_stride;
+    std::size_t at = first;
+    std::size_t left = columns;
+    while (left > 0) {
+      const std::size_t skipped = at % T::block_size;
+      const std::size_t whole = skipped == 0 ? left / T::block_size : 0;
+      std::size_t done = whole * T::block_size;
+      if (whole > 0) {
+        dequantize(row + at / T::block_size * sizeof(Block34), whole, to, element);
+      } else {  // a part of a block
+        Bytes block[4 * T::block_size];
+        dequantize(row + at / T::block_size * sizeof(Block34), 1, block, element);
+        done = T::block_size - skipped < left ? T::block_size - skipped : left;
+        std::memcpy(to, block + skipped * bytes, done * bytes);
+      }
+      at += done;
+      left -= done;
+      to += done * bytes;
+    }
+  }
+  return Status::ok;
+}
+
+template <class T>
+Status get_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, const std::int64_t* ids,
+                std::size_t count, void* out, Element element, std::size_t out_stride, Fault* fault, Isa isa) noexcept {
+  if (k % T::block_size != 0 || !is_element(element)) return Status::bad_length;
+  const Kernels* table = kernels(isa);
+  if (table == nullptr) return Status::isa_not_available;
+  const Status status = check_ids(ids, count, rows, fault);
+  if (status != Status::ok) return status;
+  const pn::detail::DefaultFloatEnvironment environment;
+  for (std::size_t i = 0; i < count; ++i)
+    kernels_of<T>(*table).dequantize(bytes_of(blocks) + static_cast<std::size_t>(ids[i]) * stride, block_count<T>(k),
+                                     bytes_of(out) + i * out_stride, element);
+  return Status::ok;
+}
+
+template <class T>
+std::size_t activations_bytes(Activations kind, std::size_t tokens, std::size_t k) noexcept {
+  if (k % T::block_size != 0 || tokens > max_tokens || static_cast<unsigned>(kind) > 2) return 0;
+  if (kind == Activations::q8_0 && k % q8_0_block_size != 0) return 0;
+  if (k > static_cast<std::size_t>(-1) / 16) return 0;
+  return prepared_bytes(tokens, pn_token_bytes<T>(kind, k));
+}
+
+template <class T>
+Status prepare_activations(Activations kind, const float* x, std::size_t x_stride, std::size_t tokens, std::size_t k,
+                           void* prepared, Fault* fault, Isa isa) noexcept {
+  if (tokens > max_tokens) return Status::too_many_tokens;
+  if (activations_bytes<T>(kind, tokens, k) == 0) return Status::bad_length;
+  if (!is_aligned(prepared)) return Status::misaligned;
+  const Kernels* table = kernels(isa);
+  if (table == nullptr) return Status::isa_not_available;
+  const pn::detail::DefaultFloatEnvironment environment;
+  Prepared header = {};
+  header.magic = prepared_magic;
+  header.k = k;
+  header.token_bytes = pn_token_bytes<T>(kind, k);
+  header.tokens = static_cast<std::uint32_t>(tokens);
+  header.isa = static_cast<std::uint8_t>(table->isa);
+  header.kind = static_cast<std::uint8_t>(kind);
+  header.bits = T::bits;
+  std::memset(prepared, 0, sizeof header);
+  for (std::size_t m = 0; m < tokens; ++m) {
+    const Bytes* from = reinterpret_cast<const Bytes*>(x) + m * x_stride;
+    std::size_t bad = 0;
+    const Status status = kind == Activations::f32 ? Status::ok : check_activations(kind, from, k, bad);
+    if (status != Status::ok) {
+      tell(fault, m, bad);
+      return status;
+    }
+    prepare_token<T>(kind, kernels_of<T>(*table).q8_layout, from, k,
+                     bytes_of(prepared) + sizeof header + m * header.token_bytes);
+  }
+  std::memcpy(prepared, &header, sizeof header);
+  return Status::ok;
+}
+
+template <class T>
+Status multiply(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, const void* prepared, float* y,
+                std::size_t y_stride) noexcept {
+  if (k % T::block_size != 0) return Status::bad_length;
+  if (!is_aligned(prepared)) return Status::misaligned;
+  const auto* header = static_cast<const Prepared*>(prepared);
+  if (header->magic != prepared_magic || header->k != k || header->bits != T::bits) return Status::not_prepared;
+  const Kernels* table = kernels(static_cast<Isa>(header->isa));
+  if (table == nullptr || header->isa == 0) return Status::not_prepared;
+  const pn::detail::DefaultFloatEnvironment environment;
+  kernels_of<T>(*table).multiply({bytes_of(blocks), stride, rows, k, header, y, y_stride});
+  return Status::ok;
+}
+
+#define PN_CPU_INSTANTIATE(T)                                                                                         \
+  template Status quantize_rows<T>(const void*, Element, std::size_t, std::size_t, std::size_t, const double*, void*, \
+                                   std::size_t, Fault*, Isa) noexcept;                                                \
+  template Status validate_rows<T>(const void*, std::size_t, std::size_t, std::size_t, Fault*, Isa) noexcept;         \
+  template Status dequantize_rows<T>(const void*, std::size_t, std::size_t, std::size_t, std::size_t, void*, Element, \
+                                     std::size_t, Isa) noexcept;                                                      \
+  template Status get_rows<T>(const void*, std::size_t, std::size_t, std::size_t, const std::int64_t*, std::size_t,   \
+                              void*, Element, std::size_t, Fault*, Isa) noexcept;                                     \
+  template std::size_t activations_bytes<T>(Activations, std::size_t, std::size_t) noexcept;                          \
+  template Status prepare_activations<T>(Activations, const float*, std::size_t, std::size_t, std::size_t, void*,     \
+                                         Fault*, Isa) noexcept;                                                       \
+  template Status multiply<T>(const void*, std::size_t, std::size_t, std::size_t, const void*, float*,                \
+                              std::size_t) noexcept;
+PN_CPU_INSTANTIATE(pn3t)
+PN_CPU_INSTANTIATE(pn4t)
+
+}  // namespace pn::cpu

@@ -1,0 +1,35 @@
+// The last lines of every file for one instruction set: its table of kernels.
+#pragma once
+
+#include "p12_multiply.hpp"
+#include "pn_codec.hpp"
+#include "pn_multiply.hpp"
+#include "pn_quantize.hpp"
+
+namespace pn::cpu::PN_CPU_ISA {
+
+// Numbers of a low-rank add-on's row times x: any k.
+static float dot(const Bytes* a, Element element, const float* x, std::size_t k) {
+  const std::size_t bytes = element == Element::f32 ? 4 : 2;
+  const Bytes* xs = reinterpret_cast<const Bytes*>(x);
+  F32 sum = zero_f32();
+  std::size_t e = 0;
+  for (; e + f32_lanes <= k; e += f32_lanes) sum = fma(load_weights(a + e * bytes, element, 0), load_f32(xs + 4 * e), sum);
+  if (e < k) {
+    alignas(64) Bytes tail[2][4 * f32_lanes] = {};
+    __builtin_memcpy(tail[0], a + e * bytes, (k - e) * bytes);
+    __builtin_memcpy(tail[1], xs + 4 * e, (k - e) * 4);
+    sum = fma(load_weights(tail[0], element, 0), load_f32(tail[1]), sum);
+  }
+  return sum_by_halves(sum);
+}
+
+template <class T>
+constexpr PnKernels pn_kernels() {
+  return {quantize<T>, inspect<T>, valid<T>, dequantize<T>, WithQ8<T>::layout, multiply_pn<T>};
+}
+
+inline constexpr P12Kernels p12_kernels = {pack,    scan, unpack, valid_p12, prepare, multiply_p12<FromPacked>,
+                                           multiply_p12<FromBf16>};
+
+}  // namespace pn::cpu::PN_CPU_ISA
