@@ -19,8 +19,8 @@ using pn::cpu::Stores;
 
 // ---- Packing, unpacking, validating ----
 
-// `rows` rows of k bf16 weights to their canonical blocks: the bytes of p12::pack_row. too_many_listed when a block does
-// not fit; fault: the first such row and block. Blocks that do not fit are left unwritten, all others are written.
+// `rows` rows of k bf16 weights to their canonical blocks: the bytes of p12::pack_row. too_many_listed when a block
+// does not fit; fault: the first such row and block. Blocks that do not fit are left unwritten, all others are written.
 // *tally (when given) has all blocks of these rows added, in row order.
 Status pack_rows(const void* weights, std::size_t weight_stride, std::size_t rows, std::size_t k, void* blocks,
                  std::size_t block_stride, RowScan* tally = nullptr, Fault* fault = nullptr,
@@ -43,7 +43,8 @@ Status unpack_tile(const void* blocks, std::size_t block_stride, std::size_t row
                    std::size_t columns, void* out, Element element, std::size_t out_stride,
                    Isa isa = Isa::best) noexcept;
 
-// Are all blocks canonical? The verdict and the reason of p12::validate_row; fault: the first row and block that is not.
+// Are all blocks canonical? The verdict and the reason of p12::validate_row; fault: the first row and block that is
+// not.
 Status validate_rows(const void* blocks, std::size_t block_stride, std::size_t rows, std::size_t k,
                      Fault* fault = nullptr, Isa isa = Isa::best) noexcept;
 
@@ -55,15 +56,15 @@ Status get_rows(const void* blocks, std::size_t block_stride, std::size_t rows, 
 
 // ---- Multiplying: y[m][n] = sum over k of x[m][k] * w[n][k], m < tokens <= 16 ----
 //
-// As in pn/cpu.hpp: prepare x once, then multiply ranges of rows from any number of threads. Packed and unpacked weights
-// give the same bits, whatever they are (a NaN in place of a NaN): the packed kernel rebuilds each bf16 and then does
-// what the BF16 kernel does.
+// As in pn/cpu.hpp: prepare x once, then multiply ranges of rows from any number of threads. Packed and unpacked
+// weights give the same bits, whatever they are (a NaN in place of a NaN): the packed kernel rebuilds each bf16 and
+// then does what the BF16 kernel does.
 //
-// The order: 32 partial sums from +0, where s[j] takes the products of k = j, j + 32, j + 64, .. in this order; then
-// u[i] = s[2i] + s[2i+1] for i < 16, and u[i] += u[i + h] for i < h, with h = 8, 4, 2, 1; y = u[0]. All in fp32.
+// The order: 64 partial sums from +0, where s[j] takes the products of k = j, j + 64, j + 128, .. in this order; then
+// u[i] = s[2i] + s[2i+1] for i < 32, and u[i] += u[i + h] for i < h, with h = 16, 8, 4, 2, 1; y = u[0]. All in fp32.
 // Order::fast: s = fma(w, x, s) on avx2, avx512, avx512_icl and neon, which thus agree to the last bit, and as portable
 // on baseline. Order::portable: s = s + w * x, the product rounded first, which gives the same bits everywhere.
-// With exact = the sum without rounding, |y - exact| <= (k / 32 + 6) * 2^-24 * sum over k of |w * x|, and one more
+// With exact = the sum without rounding, |y - exact| <= (k / 64 + 7) * 2^-24 * sum over k of |w * x|, and one more
 // 2^-24 in Order::portable (as long as no product is subnormal).
 
 // Bytes of prepared activations, the same for every instruction set; a multiple of 64. 0 when the arguments are not
@@ -85,8 +86,8 @@ Status multiply_bf16(const void* weights, std::size_t weight_stride, std::size_t
                      const void* prepared, float* y, std::size_t y_stride, Order order = Order::fast) noexcept;
 
 // Proof mode: every row is unpacked into the workspace by the core and then goes through multiply_bf16: what this gives
-// is by construction what the unpacked model gives. Its bits are those of multiply. `workspace`: proof_workspace_bytes(k)
-// bytes, any address.
+// is by construction what the unpacked model gives. Its bits are those of multiply. `workspace`:
+// proof_workspace_bytes(k) bytes, any address.
 std::size_t proof_workspace_bytes(std::size_t k) noexcept;
 Status multiply_unpacked(const void* blocks, std::size_t block_stride, std::size_t rows, std::size_t k,
                          const void* prepared, float* y, std::size_t y_stride, void* workspace,

@@ -6,6 +6,6 @@
 namespace pn::cpu {
 
 const Kernels avx512_icl_kernels = {Isa::avx512_icl, PN_CPU_ISA::pn_kernels<pn3t>(), PN_CPU_ISA::pn_kernels<pn4t>(),
-                              PN_CPU_ISA::p12_kernels, PN_CPU_ISA::dot};
+                                    PN_CPU_ISA::p12_kernels, PN_CPU_ISA::dot};
 
 }  // namespace pn::cpu

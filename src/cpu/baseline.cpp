@@ -227,15 +227,15 @@ void multiply_rows(const Multiply& job, Order) {
   for (std::size_t n = 0; n < job.rows; ++n)
     for (std::size_t m = 0; m < job.x->tokens; ++m) {
       const Bytes* x = job.token(m);
-      float s[32] = {};
+      float s[64] = {};
       for (std::size_t b = 0; b < job.k / p12::block_size; ++b) {
         std::uint16_t values[p12::block_size];
         Load(job.row(n) + b * BlockBytes, values);
         for (std::size_t i = 0; i < p12::block_size; ++i)
-          s[i % 32] += bf16_to_float(values[i]) * load_float(x, b * p12::block_size + i);
+          s[i % 64] += bf16_to_float(values[i]) * load_float(x, b * p12::block_size + i);
       }
-      for (std::size_t i = 0; i < 16; ++i) s[i] = s[2 * i] + s[2 * i + 1];
-      for (std::size_t h = 8; h > 0; h /= 2)
+      for (std::size_t i = 0; i < 32; ++i) s[i] = s[2 * i] + s[2 * i + 1];
+      for (std::size_t h = 16; h > 0; h /= 2)
         for (std::size_t i = 0; i < h; ++i) s[i] += s[i + h];
       job.result(m, n) = s[0];
     }

@@ -48,7 +48,7 @@ struct Features {
     const bool ymm = (low & 0x06u) == 0x06u;
     const bool zmm = (low & 0xE6u) == 0xE6u;
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return;
-    avx2 = ymm && fma && f16c && bit(b, 5) && bit(b, 8);  // AVX2, BMI2
+    avx2 = ymm && fma && f16c && bit(b, 5) && bit(b, 8);                           // AVX2, BMI2
     avx512 = avx2 && zmm && bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31);  // F, DQ, BW, VL
     avx512_icl = avx512 && bit(c, 1) && bit(c, 11);                                // VBMI, VNNI
   }

@@ -32,7 +32,8 @@ class Candidates {
       lowest = w < lowest ? w : lowest;
     }
     sigma_ = detail::magnitude(lowest) > highest ? 1.0 : -1.0;
-    amax_ = detail::magnitude(lowest) > detail::magnitude(highest) ? detail::magnitude(lowest) : detail::magnitude(highest);
+    amax_ =
+        detail::magnitude(lowest) > detail::magnitude(highest) ? detail::magnitude(lowest) : detail::magnitude(highest);
   }
   std::uint16_t scale(int i) const noexcept { return detail::candidate_scale(i, sigma_, amax_, T::zero_point); }
 

@@ -24,8 +24,8 @@ inline Block34 load_block34(const Bytes* row, std::size_t b) noexcept {
   return block;
 }
 
-// The candidate (0..35) that the reference search takes among those with their bit in `candidates` set, each of which has
-// a usable scale. importance: null, or not all 0. The float environment is the default one, the weights are finite.
+// The candidate (0..35) that the reference search takes among those with their bit in `candidates` set, each of which
+// has a usable scale. importance: null, or not all 0. The float environment is the default one, the weights are finite.
 template <class T>
 int search_among(const float* weights, const double* importance, std::uint64_t candidates) noexcept;
 

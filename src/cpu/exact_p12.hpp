@@ -1,5 +1,5 @@
-// BF16_P12 blocks that list weights, or do not fit: the core's work. Compiled once, for any processor, so that files for
-// one instruction set may call it.
+// BF16_P12 blocks that list weights, or do not fit: the core's work. Compiled once, for any processor, so that files
+// for one instruction set may call it.
 #pragma once
 
 #include <p12/cpu.hpp>

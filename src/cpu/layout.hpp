@@ -35,10 +35,10 @@ struct I16Layout {
 //   sums  int32 [array of sums][16 words]: -z * the sum of the x that the accumulator takes
 //   scale float [array of sums][16 words]: d of the Q8_0 block that these x are from
 // by_word, pn4t: two arrays, the low and the high nibbles of a word's bytes: codes 0 4 1 5 and 2 6 3 7; one sum.
-// by_word, pn3t: A, B, C: codes 0 6 1 7, 2 8 3 9 and 4 - 5 -. A word may lie in two Q8_0 blocks, so there are two sets of
-// arrays: of the first Q8_0 block (x of the other are 0) and of the second; two sums.
-// by_four, pn3t: words come in twos, 20 codes in five fours, each inside one Q8_0 block; see Fours. Three arrays, and
-// two sums: of the first two arrays and of the third.
+// by_word, pn3t: A, B, C: codes 0 6 1 7, 2 8 3 9 and 4 - 5 -. A word may lie in two Q8_0 blocks, so there are two sets
+// of arrays: of the first Q8_0 block (x of the other are 0) and of the second; two sums. by_four, pn3t: words come in
+// twos, 20 codes in five fours, each inside one Q8_0 block; see Fours. Three arrays, and two sums: of the first two
+// arrays and of the third.
 enum class Q8Layout : std::uint8_t { by_word, by_four };
 
 template <class T>
@@ -64,8 +64,8 @@ constexpr int code_of_byte(std::size_t array, std::size_t i) noexcept {
     return of_pn3t[array][i];
 }
 
-// by_four: which of the five fours of word pair q (0..7 of two blocks) lies in lane `half` (0, 1) of an array; -1: none.
-// Arrays 0 and 1 go to one accumulator, so what they have in one lane is of one Q8_0 block.
+// by_four: which of the five fours of word pair q (0..7 of two blocks) lies in lane `half` (0, 1) of an array; -1:
+// none. Arrays 0 and 1 go to one accumulator, so what they have in one lane is of one Q8_0 block.
 constexpr int four_of_lane(std::size_t array, std::size_t q, std::size_t half) noexcept {
   // First four of the second Q8_0 block that 20 * q .. 20 * q + 19 reaches into, 5 when there is none.
   const std::size_t boundary = (32 - 20 * q % 32) / 4;
@@ -91,8 +91,8 @@ constexpr std::size_t pn_token_bytes(Activations kind, std::size_t k) noexcept {
   return 0;
 }
 
-// BF16 and BF16_P12: in every 2 * lanes values, the even ones before the odd ones, since that is how bf16 come out of
-// their 32-bit words. lanes: floats in a vector of the instruction set.
-constexpr std::size_t p12_token_bytes(std::size_t k) noexcept { return 4 * k; }
+// BF16 and BF16_P12: x for the order of plain weights, and again for the order in which unpacked ones come out of a
+// kernel: see p12_multiply.hpp.
+constexpr std::size_t p12_token_bytes(std::size_t k) noexcept { return 8 * k; }
 
 }  // namespace pn::cpu

@@ -30,8 +30,8 @@ Status low_rank_down(const LowRank& adapter, std::size_t k, const float* x, std:
   const pn::detail::DefaultFloatEnvironment environment;
   for (std::size_t r = 0; r < adapter.rank; ++r)
     for (std::size_t m = 0; m < tokens; ++m)
-      row_of(t, m, t_stride)[r] = table->dot(bytes_of(adapter.a) + r * adapter.a_stride, adapter.element,
-                                             row_of(x, m, x_stride), k);
+      row_of(t, m, t_stride)[r] =
+          table->dot(bytes_of(adapter.a) + r * adapter.a_stride, adapter.element, row_of(x, m, x_stride), k);
   return Status::ok;
 }
 

@@ -74,8 +74,7 @@ Status scan_rows(const void* weights, std::size_t weight_stride, std::size_t row
   const Kernels* table = kernels(isa);
   if (table == nullptr) return Status::isa_not_available;
   join_rows(rows, k, dense(rows, weight_stride, 2 * k));
-  for (std::size_t n = 0; n < rows; ++n)
-    table->p12.scan(bytes_of(weights) + n * weight_stride, block_count(k), tally);
+  for (std::size_t n = 0; n < rows; ++n) table->p12.scan(bytes_of(weights) + n * weight_stride, block_count(k), tally);
   return Status::ok;
 }
 
@@ -149,8 +148,7 @@ Status validate_rows(const void* blocks, std::size_t block_stride, std::size_t r
 }
 
 Status get_rows(const void* blocks, std::size_t block_stride, std::size_t rows, std::size_t k, const std::int64_t* ids,
-                std::size_t count, void* out, Element element, std::size_t out_stride, Fault* fault,
-                Isa isa) noexcept {
+                std::size_t count, void* out, Element element, std::size_t out_stride, Fault* fault, Isa isa) noexcept {
   if (k % block_size != 0 || !is_element(element)) return Status::bad_length;
   const Kernels* table = kernels(isa);
   if (table == nullptr) return Status::isa_not_available;

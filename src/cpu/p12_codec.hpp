@@ -18,33 +18,59 @@ struct Unit {
   Bits v[4];
 };
 
-// For every code, what exponent base + code puts into the two bytes of a bf16.
+// What exponent base + code puts into the two bytes of a bf16, for every code: 16 high bytes (exponent >> 1, below the
+// sign) and 16 low ones (its last bit, above the mantissa), for every base.
+struct ExponentTable {
+  alignas(64) std::uint8_t bytes[256][2][16];
+  constexpr ExponentTable() : bytes() {
+    for (std::size_t base = 0; base < 256; ++base)
+      for (std::size_t code = 0; code < 16; ++code) {
+        const std::size_t exponent = (base + code) % 256;
+        bytes[base][0][code] = static_cast<std::uint8_t>(exponent >> 1);
+        bytes[base][1][code] = static_cast<std::uint8_t>((exponent & 1) << 7);
+      }
+  }
+};
+static constexpr ExponentTable exponent_table;
+
 struct ExponentBytes {
-  Bits high;  // exponent >> 1, below the sign
-  Bits low;   // its last bit, above the mantissa
+  Bits high;
+  Bits low;
 };
 
 PN_CPU_INLINE ExponentBytes exponent_bytes(std::uint8_t base) {
-  static constexpr std::uint8_t codes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const Bits exponent = add_u8(set_u8(base), set_per_16(codes));
-  return {bits_and(shift_right_u16<1>(exponent), set_u8(0x7F)), bits_and(shift_left_u16<7>(exponent), set_u8(0x80))};
+  return {set_per_16(exponent_table.bytes[base][0]), set_per_16(exponent_table.bytes[base][1])};
 }
 
+// The order of a unit's weights in its four vectors: as in memory, or as zips leave them, which saves an instruction
+// for every vector of bytes: two vectors by two hold what 32 / 64 weights in a row are, the first of two the first
+// eight of every sixteen, the second the others.
+enum class Arranged { as_memory, as_zipped };
+
 // Unit u of a block, as if nothing were listed.
+template <Arranged How>
 PN_CPU_INLINE Unit decode_unit(const Bytes* block, const ExponentBytes& exponents, std::size_t u) {
+  const Bytes* packed = block + codes_at + u * byte_lanes;
+#if defined(PN_CPU_PICK_BITS)
+  const Bits codes[2] = {pick_nibbles<How == Arranged::as_memory>(packed),
+                         pick_nibbles<How == Arranged::as_memory>(packed + byte_lanes / 2)};
+#else
   // Bytes 0..3 of a word hold codes 0 2, 4 6, 1 3, 5 7. With bytes 1 and 2 exchanged the low nibbles are 0 1 4 5 and
   // the high ones 2 3 6 7, which zip by twos to 0 .. 7.
   static constexpr std::uint8_t exchange[16] = {0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
-  const Bits packed = look_up(spread_w(load_bits(block + codes_at + u * byte_lanes)), set_per_16(exchange));
+  const Bits words = load_bits(packed);
+  const Bits bytes = look_up(How == Arranged::as_memory ? spread_w(words) : spread_ww(words), set_per_16(exchange));
   const Bits nibble = set_u8(0x0F);
-  const Bits low = bits_and(packed, nibble);
-  const Bits high = bits_and(shift_right_u16<4>(packed), nibble);
+  const Bits low = bits_and(bytes, nibble);
+  const Bits high = bits_and(shift_right_u16<4>(bytes), nibble);
   const Bits codes[2] = {zip_low_u16(low, high), zip_high_u16(low, high)};
+#endif
   Unit unit;
   for (std::size_t h = 0; h < 2; ++h) {
-    const Bits sm = spread_q(load_bits(block + sign_mantissa_at + (2 * u + h) * byte_lanes));
-    const Bits high_bytes = and_or(set_u8(0x80), sm, look_up(exponents.high, codes[h]));
-    const Bits low_bytes = and_or(set_u8(0x7F), sm, look_up(exponents.low, codes[h]));
+    const Bits loaded = load_bits(block + sign_mantissa_at + (2 * u + h) * byte_lanes);
+    const Bits sm = How == Arranged::as_memory ? spread_q(loaded) : loaded;
+    const Bits high_bytes = and_or(set_u8(0x80), sm, look_up_low(exponents.high, codes[h]));
+    const Bits low_bytes = and_or(set_u8(0x7F), sm, look_up_low(exponents.low, codes[h]));
     unit.v[2 * h] = zip_low_u8(low_bytes, high_bytes);
     unit.v[2 * h + 1] = zip_high_u8(low_bytes, high_bytes);
   }
@@ -55,7 +81,7 @@ PN_CPU_INLINE Unit decode_unit(const Bytes* block, const ExponentBytes& exponent
 PN_CPU_INLINE void decode_block(const Bytes* block, Bytes* out) {
   const ExponentBytes exponents = exponent_bytes(block[0]);
   for (std::size_t u = 0; u < units_per_block; ++u) {
-    const Unit unit = decode_unit(block, exponents, u);
+    const Unit unit = decode_unit<Arranged::as_memory>(block, exponents, u);
     for (std::size_t i = 0; i < 4; ++i) store_bits(out + (4 * u + i) * byte_lanes, unit.v[i]);
   }
   for (int i = 0; i < block[1] && i < p12::max_listed; ++i) {
@@ -102,7 +128,7 @@ static void unpack(const Bytes* in, std::size_t blocks, Bytes* out, Element elem
       }
       const ExponentBytes exponents = exponent_bytes(block[0]);
       for (std::size_t u = 0; u < units_per_block; ++u) {
-        const Unit unit = decode_unit(block, exponents, u);
+        const Unit unit = decode_unit<Arranged::as_memory>(block, exponents, u);
         for (std::size_t i = 0; i < 4; ++i) stream_bits(to + (4 * u + i) * byte_lanes, unit.v[i]);
       }
     }

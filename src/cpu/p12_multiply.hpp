@@ -1,25 +1,37 @@
-// y = x W^T for BF16 and BF16_P12. One piece of code for both, which differ only in where a unit of bf16 comes from: so
-// packed and unpacked weights give the same bits.
+// y = x W^T for BF16 and BF16_P12. One piece of code for both, which differ only in where a unit of bf16 comes from and
+// in the order of its weights: so packed and unpacked weights give the same bits.
 //
-// The order is the one that p12/cpu.hpp states. 32 partial sums lie in 32 / f32_lanes vectors: a vector of 2 * f32_lanes
+// The order of additions is the one that p12/cpu.hpp states. 64 partial sums lie in 64 / f32_lanes vectors: a vector of
 // bf16 gives its even weights to one and its odd weights to the next, as bf16 come out of 32-bit words by a shift and a
-// mask. Prepared x has the same order: in every 2 * f32_lanes values the even ones before the odd ones.
+// mask. Prepared x lies in the same order, once for weights as in memory and once for weights as zipped
+// (p12_codec.hpp).
 #pragma once
 
 #include "p12_codec.hpp"
 
 namespace pn::cpu::PN_CPU_ISA {
 
-inline constexpr std::size_t partial_sums = 32;
+inline constexpr std::size_t partial_sums = 64;
 inline constexpr std::size_t sum_vectors = partial_sums / f32_lanes;
 
+// x for weights as in memory, then for weights as zipped: what the even and the odd weights of each vector meet.
 static void prepare(const Bytes* x, std::size_t k, Bytes* token) {
-  for (std::size_t i = 0; i < k; i += 2 * f32_lanes) {
-    F32 even, odd;
+  F32 even, odd;
+  Bytes* zipped = token + 4 * k;
+  for (std::size_t i = 0; i < k; i += 2 * f32_lanes, token += 8 * f32_lanes) {
     split_even_odd(load_f32(x + 4 * i), load_f32(x + 4 * (i + f32_lanes)), even, odd);
-    store_f32(token + 4 * i, even);
-    store_f32(token + 4 * (i + f32_lanes), odd);
+    store_f32(token, even);
+    store_f32(token + 4 * f32_lanes, odd);
   }
+  for (std::size_t i = 0; i < k; i += 4 * f32_lanes)
+    for (std::size_t h = 0; h < 2; ++h, zipped += 8 * f32_lanes) {
+      alignas(64) Bytes eights[8 * f32_lanes];  // the first eight of every sixteen, or the second
+      for (std::size_t g = 0; g < f32_lanes / 4; ++g)
+        __builtin_memcpy(eights + 32 * g, x + 4 * (i + 16 * g + 8 * h), 32);
+      split_even_odd(load_f32(eights), load_f32(eights + 4 * f32_lanes), even, odd);
+      store_f32(zipped, even);
+      store_f32(zipped + 4 * f32_lanes, odd);
+    }
 }
 
 template <Order How>
@@ -35,26 +47,40 @@ struct Sums {
   F32 v[sum_vectors];
 };
 
+// u[i] = s[2i] + s[2i+1], 32 of them; then the first half with the second, again and again.
+template <Arranged How>
 PN_CPU_INLINE float total(const Sums& s) {
-  // u[i] = s[2i] + s[2i+1], 16 of them, then halves.
-  F32 u[sum_vectors / 2];
-  for (std::size_t i = 0; i < sum_vectors / 2; ++i) u[i] = s.v[2 * i] + s.v[2 * i + 1];
-  for (std::size_t h = sum_vectors / 4; h > 0; h /= 2)
+  constexpr std::size_t vectors = sum_vectors / 2;
+  F32 u[vectors];
+  for (std::size_t i = 0; i < vectors; ++i) u[i] = s.v[2 * i] + s.v[2 * i + 1];
+  if constexpr (How == Arranged::as_memory) {
+    for (std::size_t h = vectors / 2; h > 0; h /= 2)
+      for (std::size_t i = 0; i < h; ++i) u[i] = u[i] + u[i + h];
+    return sum_by_halves(u[0]);
+  }
+  for (std::size_t h = vectors / 2; h > 1; h /= 2)
     for (std::size_t i = 0; i < h; ++i) u[i] = u[i] + u[i + h];
-  return sum_by_halves(u[0]);
+  return sum_zipped(u[0], u[1]);
 }
 
-// Adds the four vectors of unit u of a row to the sums of T tokens.
-template <Order How, std::size_t T>
-PN_CPU_INLINE void add_unit(const Unit& unit, const Bytes* x, std::size_t token_bytes, Sums (&sums)[T]) {
+// Adds unit u of each of R rows to the sums of T tokens.
+template <Order How, std::size_t R, std::size_t T>
+PN_CPU_INLINE void add_units(const Unit (&units)[R], std::size_t u, const Bytes* x, std::size_t token_bytes,
+                             Sums (&sums)[R][T]) {
   for (std::size_t i = 0; i < 4; ++i) {
-    const F32 even = even_bf16(unit.v[i]);
-    const F32 odd = odd_bf16(unit.v[i]);
-    const std::size_t at = 2 * i % sum_vectors;
+    F32 even[R], odd[R];
+    for (std::size_t r = 0; r < R; ++r) {
+      even[r] = even_bf16(units[r].v[i]);
+      odd[r] = odd_bf16(units[r].v[i]);
+    }
+    const std::size_t at = 2 * (4 * u + i) % sum_vectors;
     for (std::size_t m = 0; m < T; ++m) {
-      const Bytes* xs = x + m * token_bytes + i * 8 * f32_lanes;
-      sums[m].v[at] = add_product<How>(even, load_f32(xs), sums[m].v[at]);
-      sums[m].v[at + 1] = add_product<How>(odd, load_f32(xs + 4 * f32_lanes), sums[m].v[at + 1]);
+      const F32 x_even = load_f32(x + m * token_bytes + i * 8 * f32_lanes);
+      const F32 x_odd = load_f32(x + m * token_bytes + i * 8 * f32_lanes + 4 * f32_lanes);
+      for (std::size_t r = 0; r < R; ++r) {
+        sums[r][m].v[at] = add_product<How>(even[r], x_even, sums[r][m].v[at]);
+        sums[r][m].v[at + 1] = add_product<How>(odd[r], x_odd, sums[r][m].v[at + 1]);
+      }
     }
   }
 }
@@ -66,66 +92,233 @@ PN_CPU_INLINE Unit load_unit(const Bytes* weights) {
 }
 
 // How far ahead of the reads memory is asked for, in bytes.
-inline constexpr std::size_t prefetch_distance = 2048;
+inline constexpr std::ptrdiff_t prefetch_distance = 2560;
 
-PN_CPU_INLINE void prefetch(const Bytes* from, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + prefetch_distance + i);
+// Where the weight of a place comes to lie as zipped.
+PN_CPU_INLINE std::size_t zipped_place(std::size_t place) {
+  constexpr std::size_t run = 4 * f32_lanes;  // what two vectors hold
+  return place / run * run + place / 8 % 2 * (run / 2) + place % run / 16 * 8 + place % 8;
 }
 
+// A block with listed weights in the order as zipped.
+PN_CPU_INLINE void decode_zipped(const Bytes* block, const ExponentBytes& exponents, Bytes* out) {
+  for (std::size_t u = 0; u < units_per_block; ++u) {
+    const Unit unit = decode_unit<Arranged::as_zipped>(block, exponents, u);
+    for (std::size_t i = 0; i < 4; ++i) store_bits(out + (4 * u + i) * byte_lanes, unit.v[i]);
+  }
+  for (int i = 0; i < block[1] && i < p12::max_listed; ++i) {
+    Bytes* weight = out + 2 * zipped_place(block[2 + i]);
+    weight[0] = static_cast<Bytes>((weight[0] & 0x7F) | (block[5 + i] << 7));
+    weight[1] = static_cast<Bytes>((weight[1] & 0x80) | (block[5 + i] >> 1));
+  }
+}
+
+// Blocks of a row of plain BF16.
 struct FromBf16 {
   static constexpr std::size_t block_bytes = 2 * p12::block_size;
-  template <Order How, std::size_t T>
-  PN_CPU_INLINE void add_block(const Bytes* block, const Bytes* x, std::size_t token_bytes, Sums (&sums)[T]) {
-    for (std::size_t u = 0; u < units_per_block; ++u)
-      add_unit<How>(load_unit(block + u * 4 * byte_lanes), x + u * 4 * unit_weights, token_bytes, sums);
-  }
+  static constexpr Arranged arranged = Arranged::as_memory;
+  static constexpr std::size_t rows_of_one_token = 2;  // two streams of memory are read faster than one
+  const Bytes* block;
+  PN_CPU_INLINE void open(FromBf16& from, const Bytes* block) { from.block = block; }
+  PN_CPU_INLINE Unit unit(const FromBf16& from, std::size_t u) { return load_unit(from.block + u * 4 * byte_lanes); }
 };
 
+// Blocks of a row of BF16_P12. One that lists weights, as one in a hundred does, is unpacked as a whole first.
 struct FromPacked {
   static constexpr std::size_t block_bytes = sizeof(p12::Block392);
-  template <Order How, std::size_t T>
-  PN_CPU_INLINE void add_block(const Bytes* block, const Bytes* x, std::size_t token_bytes, Sums (&sums)[T]) {
-    if (__builtin_expect(block[1] != 0, 0)) {
-      alignas(64) Bytes weights[2 * p12::block_size];
-      decode_block(block, weights);
-      FromBf16::add_block<How>(weights, x, token_bytes, sums);
-      return;
-    }
-    const ExponentBytes exponents = exponent_bytes(block[0]);
-    for (std::size_t u = 0; u < units_per_block; ++u)
-      add_unit<How>(decode_unit(block, exponents, u), x + u * 4 * unit_weights, token_bytes, sums);
+  static constexpr Arranged arranged = Arranged::as_zipped;
+  static constexpr std::size_t rows_of_one_token = 1;
+  const Bytes* block;
+  ExponentBytes exponents;
+  alignas(64) Bytes listed[2 * p12::block_size];
+  PN_CPU_INLINE void open(FromPacked& from, const Bytes* block) {
+    from.block = block;
+    from.exponents = exponent_bytes(block[0]);
+    if (__builtin_expect(block[1] != 0, 0)) decode_zipped(block, from.exponents, from.listed);
+  }
+  PN_CPU_INLINE Unit unit(const FromPacked& from, std::size_t u) {
+    if (__builtin_expect(from.block[1] != 0, 0)) return load_unit(from.listed + u * 4 * byte_lanes);
+    return decode_unit<Arranged::as_zipped>(from.block, from.exponents, u);
   }
 };
 
-// Rows of T tokens from token m on.
-template <class From, Order How, std::size_t T>
-static void multiply_tokens(const Multiply& job, std::size_t m) {
-  const std::size_t blocks = job.k / p12::block_size;
-  const Bytes* x = job.token(m);
-  for (std::size_t n = 0; n < job.rows; ++n) {
-    const Bytes* row = job.row(n);
-    Sums sums[T];
-    for (Sums& s : sums)
-      for (F32& v : s.v) v = zero_f32();
-    for (std::size_t b = 0; b < blocks; ++b) {
-      prefetch(row + b * From::block_bytes, From::block_bytes);
-      From::template add_block<How>(row + b * From::block_bytes, x + b * 4 * p12::block_size, job.x->token_bytes, sums);
+// Asks for the memory `ahead` bytes behind one of `parts` parts of a block.
+template <std::size_t BlockBytes>
+PN_CPU_INLINE void prefetch_part(const Bytes* block, std::ptrdiff_t ahead, std::size_t part, std::size_t parts) {
+  const std::size_t bytes = BlockBytes / parts;
+  const std::size_t lines = (bytes + 63) / 64;
+  for (std::size_t i = 0; i < lines; ++i) __builtin_prefetch(block + ahead + part * bytes + i * bytes / lines);
+}
+
+// Adds `blocks` blocks of R rows to the sums of T tokens.
+template <class From, Order How, std::size_t R, std::size_t T>
+PN_CPU_INLINE void add_blocks(const Bytes* const (&rows)[R], std::size_t blocks, const Bytes* x,
+                              std::size_t token_bytes, Sums (&sums)[R][T]) {
+  for (std::size_t b = 0; b < blocks; ++b, x += 4 * p12::block_size) {
+    From from[R];
+    for (std::size_t r = 0; r < R; ++r) From::open(from[r], rows[r] + b * From::block_bytes);
+    for (std::size_t u = 0; u < units_per_block; ++u) {
+      Unit units[R];
+      for (std::size_t r = 0; r < R; ++r) {
+        prefetch_part<From::block_bytes>(from[r].block, prefetch_distance, u, units_per_block);
+        units[r] = From::unit(from[r], u);
+      }
+      add_units<How>(units, u, x + u * 4 * unit_weights, token_bytes, sums);
     }
-    for (std::size_t i = 0; i < T; ++i) job.result(m + i, n) = total(sums[i]);
   }
+}
+
+template <class From>
+PN_CPU_INLINE const Bytes* activations(const Multiply& job, std::size_t m) {
+  return job.token(m) + (From::arranged == Arranged::as_zipped ? 4 * job.k : 0);
+}
+
+// ---- One token, or two: a row goes through as a whole, its sums stay in registers ----
+
+template <class From, Order How, std::size_t R, std::size_t T>
+PN_CPU_INLINE void multiply_row(const Multiply& job, std::size_t n) {
+  Sums sums[R][T];
+  const Bytes* rows[R];
+  for (std::size_t r = 0; r < R; ++r) {
+    rows[r] = job.row(n + r);
+    for (Sums& s : sums[r])
+      for (F32& v : s.v) v = zero_f32();
+  }
+  add_blocks<From, How>(rows, job.k / p12::block_size, activations<From>(job, 0), job.x->token_bytes, sums);
+  for (std::size_t r = 0; r < R; ++r)
+    for (std::size_t m = 0; m < T; ++m) job.result(m, n + r) = total<From::arranged>(sums[r][m]);
+}
+
+template <class From, Order How, std::size_t T>
+static void multiply_rows(const Multiply& job) {
+  constexpr std::size_t at_once = T == 1 ? From::rows_of_one_token : 1;
+  std::size_t n = 0;
+  for (; job.rows - n >= at_once; n += at_once) multiply_row<From, How, at_once, T>(job, n);
+  for (; n < job.rows; ++n) multiply_row<From, How, 1, T>(job, n);
+}
+
+// ---- More tokens: a panel of rows goes through in pieces of K. A piece of each row is unpacked once, and a tile of
+// rows and tokens shares what it loads of both ----
+
+inline constexpr std::size_t tile_rows = vector_registers == 32 ? 3 : 2;
+inline constexpr std::size_t tile_tokens = vector_registers == 32 ? 4 : 2;
+inline constexpr std::size_t panel_rows = 6;
+inline constexpr std::size_t piece_blocks = 4;
+
+// Adds `blocks` unpacked blocks of R rows to the sums of T tokens, which rest in memory. Two vectors of sums at a time:
+// so many products are independent that nothing waits, and a tile's sums fit the registers.
+template <Order How, std::size_t R, std::size_t T>
+static void add_tile(const Bytes* const* rows, std::size_t blocks, const Bytes* x, std::size_t token_bytes,
+                     Sums (*resting)[max_tokens]) {
+  const std::size_t vectors = blocks * 2 * p12::block_size / byte_lanes;
+  for (std::size_t first = 0; first < sum_vectors / 2; ++first) {
+    F32 evens[R][T], odds[R][T];
+    for (std::size_t r = 0; r < R; ++r)
+      for (std::size_t m = 0; m < T; ++m) {
+        evens[r][m] = resting[r][m].v[2 * first];
+        odds[r][m] = resting[r][m].v[2 * first + 1];
+      }
+    for (std::size_t v = first; v < vectors; v += sum_vectors / 2) {
+      F32 even[R], odd[R];
+      for (std::size_t r = 0; r < R; ++r) {
+        const Bits weights = load_bits(rows[r] + v * byte_lanes);
+        even[r] = even_bf16(weights);
+        odd[r] = odd_bf16(weights);
+      }
+      for (std::size_t m = 0; m < T; ++m) {
+        const Bytes* xs = x + m * token_bytes + v * 8 * f32_lanes;
+        const F32 x_even = load_f32(xs);
+        const F32 x_odd = load_f32(xs + 4 * f32_lanes);
+        for (std::size_t r = 0; r < R; ++r) {
+          evens[r][m] = add_product<How>(even[r], x_even, evens[r][m]);
+          odds[r][m] = add_product<How>(odd[r], x_odd, odds[r][m]);
+        }
+      }
+    }
+    for (std::size_t r = 0; r < R; ++r)
+      for (std::size_t m = 0; m < T; ++m) {
+        resting[r][m].v[2 * first] = evens[r][m];
+        resting[r][m].v[2 * first + 1] = odds[r][m];
+      }
+  }
+}
+
+// All rows of a panel, T tokens from token m on, whose x stay in the first-level cache meanwhile.
+template <Order How, std::size_t T>
+static void add_tiles(const Bytes* const* pieces, std::size_t rows, std::size_t blocks, const Bytes* x,
+                      std::size_t token_bytes, std::size_t m, Sums (*sums)[max_tokens]) {
+  const auto sums_from = [ sums, m ](std::size_t r) __attribute__((always_inline)) {
+    return reinterpret_cast<Sums(*)[max_tokens]>(&sums[r][m]);
+  };
+  x += m * token_bytes;
+  std::size_t r = 0;
+  for (; rows - r >= tile_rows; r += tile_rows)
+    add_tile<How, tile_rows, T>(pieces + r, blocks, x, token_bytes, sums_from(r));
+  for (; r < rows; ++r) add_tile<How, 1, T>(pieces + r, blocks, x, token_bytes, sums_from(r));
+}
+
+// A piece of a panel: where its rows lie as bf16, unpacked into `room` where they are packed. Meanwhile memory is asked
+// for the next piece of the panel or, at its end, for the next panel.
+PN_CPU_INLINE const Bytes* open_piece(FromBf16, const Bytes* row, std::size_t blocks, std::ptrdiff_t ahead, Bytes*) {
+  for (std::size_t i = 0; i < blocks; ++i)
+    prefetch_part<FromBf16::block_bytes>(row + i * FromBf16::block_bytes, ahead, 0, 1);
+  return row;
+}
+PN_CPU_INLINE const Bytes* open_piece(FromPacked, const Bytes* row, std::size_t blocks, std::ptrdiff_t ahead,
+                                      Bytes* room) {
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const Bytes* block = row + i * FromPacked::block_bytes;
+    prefetch_part<FromPacked::block_bytes>(block, ahead, 0, 1);
+    decode_zipped(block, exponent_bytes(block[0]), room + i * FromBf16::block_bytes);
+  }
+  return room;
+}
+
+template <class From, Order How>
+static void multiply_panel(const Multiply& job, std::size_t n, std::size_t rows) {
+  const std::size_t tokens = job.x->tokens;
+  const std::size_t all = job.k / p12::block_size;
+  alignas(64) Bytes room[panel_rows][piece_blocks * FromBf16::block_bytes];
+  Sums sums[panel_rows][max_tokens];
+  for (std::size_t r = 0; r < rows; ++r)
+    for (std::size_t m = 0; m < tokens; ++m)
+      for (F32& v : sums[r][m].v) v = zero_f32();
+  for (std::size_t b = 0; b < all; b += piece_blocks) {
+    const std::size_t blocks = all - b < piece_blocks ? all - b : piece_blocks;
+    const bool last = b + blocks == all;
+    const std::ptrdiff_t ahead =
+        last ? static_cast<std::ptrdiff_t>(rows * job.stride) - static_cast<std::ptrdiff_t>(b * From::block_bytes)
+             : static_cast<std::ptrdiff_t>(blocks * From::block_bytes);
+    const Bytes* pieces[panel_rows];
+    for (std::size_t r = 0; r < rows; ++r)
+      pieces[r] = open_piece(From{}, job.row(n + r) + b * From::block_bytes, blocks, ahead, room[r]);
+    const Bytes* x = activations<From>(job, 0) + b * 4 * p12::block_size;
+    const std::size_t token_bytes = job.x->token_bytes;
+    std::size_t m = 0;
+    for (; tokens - m >= tile_tokens; m += tile_tokens)
+      add_tiles<How, tile_tokens>(pieces, rows, blocks, x, token_bytes, m, sums);
+    if constexpr (tile_tokens > 2) {
+      if (tokens - m >= 2) {
+        add_tiles<How, 2>(pieces, rows, blocks, x, token_bytes, m, sums);
+        m += 2;
+      }
+    }
+    if (m < tokens) add_tiles<How, 1>(pieces, rows, blocks, x, token_bytes, m, sums);
+  }
+  for (std::size_t r = 0; r < rows; ++r)
+    for (std::size_t m = 0; m < tokens; ++m) job.result(m, n + r) = total<From::arranged>(sums[r][m]);
 }
 
 template <class From, Order How>
 static void multiply_in_order(const Multiply& job) {
   const std::size_t tokens = job.x->tokens;
-  std::size_t m = 0;
-  for (; tokens - m >= 4; m += 4) multiply_tokens<From, How, 4>(job, m);
-  switch (tokens - m) {
-    case 1: multiply_tokens<From, How, 1>(job, m); break;
-    case 2: multiply_tokens<From, How, 2>(job, m); break;
-    case 3: multiply_tokens<From, How, 3>(job, m); break;
-    default: break;
+  if (tokens == 0) return;
+  if (tokens == 1) return multiply_rows<From, How, 1>(job);
+  if constexpr (sum_vectors <= 4) {  // where x stays in the first-level cache
+    if (tokens == 2 && 2 * 4 * job.k <= 48 << 10) return multiply_rows<From, How, 2>(job);
   }
+  for (std::size_t n = 0; n < job.rows; n += panel_rows)
+    multiply_panel<From, How>(job, n, job.rows - n < panel_rows ? job.rows - n : panel_rows);
 }
 
 template <class From>

@@ -21,8 +21,8 @@ Status find_fault(const Bytes* weights, Element element, std::size_t k, const do
   float block[T::block_size];
   for (std::size_t start = 0; start < k; start += T::block_size) {
     load_block<T>(weights + start * element_bytes(element), element, block);
-    const Status status = detail::inspect_row<T>(block, importance == nullptr ? nullptr : importance + start,
-                                                 T::block_size, &index);
+    const Status status =
+        detail::inspect_row<T>(block, importance == nullptr ? nullptr : importance + start, T::block_size, &index);
     if (status != Status::ok) {
       index += start;
       return status;

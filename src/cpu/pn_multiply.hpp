@@ -11,16 +11,29 @@ namespace pn::cpu::PN_CPU_ISA {
 // Scales are converted this many blocks at a time. Reading them also brings the blocks closer.
 inline constexpr std::size_t chunk_blocks = 64;
 
+// How far ahead of these memory is asked for, in bytes: two chunks.
+inline constexpr std::size_t prefetch_ahead = 2 * chunk_blocks * sizeof(Block34);
+
 struct Scales {
   alignas(64) float d[chunk_blocks + 2];
 
   PN_CPU_INLINE void load(Scales& s, const Bytes* row, std::size_t count) {
     alignas(64) std::uint16_t halves[chunk_blocks];
-    for (std::size_t b = 0; b < count; ++b) __builtin_memcpy(halves + b, row + b * sizeof(Block34), 2);
+    for (std::size_t b = 0; b < count; ++b) {
+      __builtin_memcpy(halves + b, row + b * sizeof(Block34), 2);
+      __builtin_prefetch(row + b * sizeof(Block34) + prefetch_ahead);
+    }
     for (std::size_t b = count; b % f32_lanes != 0; ++b) halves[b] = 0;
     for (std::size_t b = 0; b < count; b += f32_lanes) store_f32(s.d + b, load_f16(halves + b));
     s.d[count] = 0;  // a missing second block
   }
+};
+
+// A chunk of R rows.
+template <std::size_t R>
+struct Rows {
+  const Bytes* at[R];
+  Scales scales[R];
 };
 
 // ---- Activations::f32 ----
@@ -29,22 +42,26 @@ template <class T>
 struct WithF32 {
   static constexpr std::size_t codes = T::codes_per_word / codes_at_once;
 
-  template <std::size_t M>
-  PN_CPU_INLINE void add_chunk(const Bytes* row, const Scales& scales, std::size_t first, std::size_t count, std::size_t,
-                               const Bytes* x, std::size_t token_bytes, F32 (&sums)[M]) {
+  template <std::size_t R, std::size_t M>
+  PN_CPU_INLINE void add_chunk(const Rows<R>& rows, std::size_t first, std::size_t count, std::size_t, const Bytes* x,
+                               std::size_t token_bytes, F32 (&sums)[R][M]) {
     for (std::size_t b = 0; b < count; ++b)
       for (std::size_t part = 0; part < vectors_per_block; ++part) {
-        const Words words = load_words(row + b * sizeof(Block34), part);
         const Bytes* xb = x + (first + b) * 4 * T::block_size + part * 4 * f32_lanes;
-        F32 block[M];
+        Words words[R];
+        F32 block[R][M];
+        for (std::size_t r = 0; r < R; ++r) words[r] = load_words(rows.at[r] + b * sizeof(Block34), part);
         for (std::size_t i = 0; i < codes; ++i) {
-          const F32 level = levels<T>(words, static_cast<int>(i));
-          for (std::size_t m = 0; m < M; ++m) {
-            const F32 xs = load_f32(xb + m * token_bytes + i * codes_at_once * 4 * words_per_block);
-            block[m] = i == 0 ? level * xs : fma(level, xs, block[m]);
+          F32 xs[M];
+          for (std::size_t m = 0; m < M; ++m)
+            xs[m] = load_f32(xb + m * token_bytes + i * codes_at_once * 4 * words_per_block);
+          for (std::size_t r = 0; r < R; ++r) {
+            const F32 level = levels<T>(words[r], static_cast<int>(i));
+            for (std::size_t m = 0; m < M; ++m) block[r][m] = i == 0 ? level * xs[m] : fma(level, xs[m], block[r][m]);
           }
         }
-        for (std::size_t m = 0; m < M; ++m) sums[m] = fma(block[m], set_f32(scales.d[b]), sums[m]);
+        for (std::size_t r = 0; r < R; ++r)
+          for (std::size_t m = 0; m < M; ++m) sums[r][m] = fma(block[r][m], set_f32(rows.scales[r].d[b]), sums[r][m]);
       }
   }
 };
@@ -56,28 +73,35 @@ struct WithI16 {
   using Layout = I16Layout<T>;
   static constexpr std::size_t steps = Layout::pairs / codes_at_once;
 
-  template <std::size_t M>
-  PN_CPU_INLINE void add_chunk(const Bytes* row, const Scales& scales, std::size_t first, std::size_t count,
-                               std::size_t blocks, const Bytes* x, std::size_t token_bytes, F32 (&sums)[M]) {
+  template <std::size_t R, std::size_t M>
+  PN_CPU_INLINE void add_chunk(const Rows<R>& rows, std::size_t first, std::size_t count, std::size_t blocks,
+                               const Bytes* x, std::size_t token_bytes, F32 (&sums)[R][M]) {
     const Layout layout(blocks);
     for (std::size_t b = 0; b < count; ++b)
       for (std::size_t part = 0; part < vectors_per_block; ++part) {
-        const Words words = load_words(row + b * sizeof(Block34), part);
         const Bytes* xb = x + (first + b) * Layout::block_bytes + part * 4 * f32_lanes;
-        Bits block[M];
-        for (std::size_t m = 0; m < M; ++m)
-          block[m] = load_sums(x + m * token_bytes + layout.sums_at + (first + b) * Layout::sums_bytes +
-                               part * 4 * f32_lanes);
-        for (std::size_t i = 0; i < steps; ++i) {
-          const Words pairs = code_pairs<T>(words, static_cast<int>(i));
+        Words words[R];
+        Bits block[R][M];
+        for (std::size_t r = 0; r < R; ++r) {
+          words[r] = load_words(rows.at[r] + b * sizeof(Block34), part);
           for (std::size_t m = 0; m < M; ++m)
-            block[m] = dot_i16(block[m], pairs,
-                               load_bits(xb + m * token_bytes + i * codes_at_once * 4 * words_per_block));
+            block[r][m] = load_sums(x + m * token_bytes + layout.sums_at + (first + b) * Layout::sums_bytes +
+                                    part * 4 * f32_lanes);
+        }
+        for (std::size_t i = 0; i < steps; ++i) {
+          Bits xs[M];
+          for (std::size_t m = 0; m < M; ++m)
+            xs[m] = load_bits(xb + m * token_bytes + i * codes_at_once * 4 * words_per_block);
+          for (std::size_t r = 0; r < R; ++r) {
+            const Words pairs = code_pairs<T>(words[r], static_cast<int>(i));
+            for (std::size_t m = 0; m < M; ++m) block[r][m] = dot_i16(block[r][m], pairs, xs[m]);
+          }
         }
         for (std::size_t m = 0; m < M; ++m) {
           float scale = 0;
           __builtin_memcpy(&scale, x + m * token_bytes + layout.scale_at + (first + b) * 4, sizeof scale);
-          sums[m] = fma(to_f32(block[m]), set_f32(scale * scales.d[b]), sums[m]);
+          for (std::size_t r = 0; r < R; ++r)
+            sums[r][m] = fma(to_f32(block[r][m]), set_f32(scale * rows.scales[r].d[b]), sums[r][m]);
         }
       }
   }
@@ -85,7 +109,7 @@ struct WithI16 {
 
 // ---- Activations::q8_0 ----
 
-#if defined(PN_CPU_BY_FOUR)
+#if defined(PN_CPU_PICK_BITS)
 // For every byte of a vector: the bit of its 64-bit word at which its code begins, for array A of the layout by_four.
 template <std::size_t Array>
 struct FoursBits {
@@ -105,7 +129,7 @@ inline constexpr FoursBits<Array> fours_bits;
 template <class T>
 struct WithQ8 {
   using Record = Q8Record<T>;
-#if defined(PN_CPU_BY_FOUR)
+#if defined(PN_CPU_PICK_BITS)
   static constexpr Q8Layout layout = T::bits == 3 ? Q8Layout::by_four : Q8Layout::by_word;
 #else
   static constexpr Q8Layout layout = Q8Layout::by_word;
@@ -120,7 +144,7 @@ struct WithQ8 {
       const Bits nibble = set_u8(0x0F);
       return {{bits_and(words, nibble), bits_and(shift_right_u16<4>(words), nibble), set_u32(0)}};
     }
-#if defined(PN_CPU_BY_FOUR)
+#if defined(PN_CPU_PICK_BITS)
     const Bits three = set_u8(0x07);
     return {{bits_and(pick_bits(load_bits(fours_bits<0>.at), words), three),
              bits_and(pick_bits(load_bits(fours_bits<1>.at), words), three),
@@ -134,78 +158,106 @@ struct WithQ8 {
 #endif
   }
 
-  // What the codes of a step give with one token: x, sums and scales of its record from the step on.
-  PN_CPU_INLINE F32 dot(const Codes& codes, const Bytes* x) {
-    const auto array = [x](std::size_t a) __attribute__((always_inline)) { return load_bits(x + a * 64); };
-    const Bytes* sums = x + Record::sums_at(layout);
-    const Bytes* scales = x + Record::scale_at(layout);
-    if constexpr (T::bits == 4)
-      return to_f32(dot_u8(load_bits(sums), codes.v[0], array(0), codes.v[1], array(1))) * load_f32(scales);
-#if defined(PN_CPU_BY_FOUR)
-    const F32 f = to_f32(dot_u8(load_bits(sums), codes.v[0], array(0), codes.v[1], array(1))) * load_f32(scales);
-    return fma(to_f32(dot_u8(load_bits(sums + 64), codes.v[2], array(2))), load_f32(scales + 64), f);
-#else
-    const F32 f = to_f32(dot_u8(load_bits(sums), codes.v[0], array(0), codes.v[1], array(1), codes.v[2], array(2))) *
-                  load_f32(scales);
-    const Bits second =
-        dot_u8(load_bits(sums + 64), codes.v[0], array(3), codes.v[1], array(4), codes.v[2], array(5));
-    return fma(to_f32(second), load_f32(scales + 64), f);
-#endif
+  // The x of a step, with sums and scales.
+  struct Activation {
+    Bits x[Record::arrays(layout)];
+    Bits sums[Record::sums];
+    F32 scale[Record::sums];
+  };
+  PN_CPU_INLINE Activation load_activation(const Bytes* record) {
+    Activation a;
+    for (std::size_t i = 0; i < Record::arrays(layout); ++i) a.x[i] = load_bits(record + i * Record::array_bytes);
+    for (std::size_t i = 0; i < Record::sums; ++i) {
+      a.sums[i] = load_bits(record + Record::sums_at(layout) + i * 64);
+      a.scale[i] = load_f32(record + Record::scale_at(layout) + i * 64);
+    }
+    return a;
   }
 
-  template <std::size_t M>
-  PN_CPU_INLINE void add_chunk(const Bytes* row, const Scales& scales, std::size_t first, std::size_t count, std::size_t,
-                               const Bytes* x, std::size_t token_bytes, F32 (&sums)[M]) {
-    const Bytes* xr = x + first / 2 * Record::bytes(layout);
+  PN_CPU_INLINE F32 dot(const Codes& codes, const Activation& a) {
+    if constexpr (T::bits == 4) {
+      return to_f32(dot_u8(a.sums[0], codes.v[0], a.x[0], codes.v[1], a.x[1])) * a.scale[0];
+    } else {
+#if defined(PN_CPU_PICK_BITS)
+      const F32 f = to_f32(dot_u8(a.sums[0], codes.v[0], a.x[0], codes.v[1], a.x[1])) * a.scale[0];
+      return fma(to_f32(dot_u8(a.sums[1], codes.v[2], a.x[2])), a.scale[1], f);
+#else
+      const Bits first = dot_u8(a.sums[0], codes.v[0], a.x[0], codes.v[1], a.x[1], codes.v[2], a.x[2]);
+      const Bits second = dot_u8(a.sums[1], codes.v[0], a.x[3], codes.v[1], a.x[4], codes.v[2], a.x[5]);
+      return fma(to_f32(second), a.scale[1], to_f32(first) * a.scale[0]);
+#endif
+    }
+  }
+
+  template <std::size_t R, std::size_t M>
+  PN_CPU_INLINE void add_chunk(const Rows<R>& rows, std::size_t first, std::size_t count, std::size_t, const Bytes* x,
+                               std::size_t token_bytes, F32 (&sums)[R][M]) {
+    const Bytes* record = x + first / 2 * Record::bytes(layout);
     std::size_t b = 0;
-    for (; b + 2 <= count; b += 2, xr += Record::bytes(layout))
+    for (; b + 2 <= count; b += 2, record += Record::bytes(layout))
       for (std::size_t step = 0; step < steps_per_record; ++step)
-        add_step(row + b * sizeof(Block34), scales.d + b, step, true, xr, token_bytes, sums);
+        add_step(rows, b, step, true, record, token_bytes, sums);
     if (b < count)
       for (std::size_t step = 0; step < (steps_per_record + 1) / 2; ++step)
-        add_step(row + b * sizeof(Block34), scales.d + b, step, false, xr, token_bytes, sums);
+        add_step(rows, b, step, false, record, token_bytes, sums);
   }
 
-  template <std::size_t M>
-  PN_CPU_INLINE void add_step(const Bytes* blocks, const float* d, std::size_t step, bool whole, const Bytes* xr,
-                              std::size_t token_bytes, F32 (&sums)[M]) {
-    const Codes codes = codes_of(load_step(blocks, step, whole));
-    const F32 scale = scales_of_step(d, step);
-    for (std::size_t m = 0; m < M; ++m)
-      sums[m] = fma(dot(codes, xr + m * token_bytes + step * 4 * f32_lanes), scale, sums[m]);
+  template <std::size_t R, std::size_t M>
+  PN_CPU_INLINE void add_step(const Rows<R>& rows, std::size_t b, std::size_t step, bool whole, const Bytes* record,
+                              std::size_t token_bytes, F32 (&sums)[R][M]) {
+    Codes codes[R];
+    F32 scales[R];
+    for (std::size_t r = 0; r < R; ++r) {
+      codes[r] = codes_of(load_step(rows.at[r] + b * sizeof(Block34), step, whole));
+      scales[r] = scales_of_step(rows.scales[r].d + b, step);
+    }
+    for (std::size_t m = 0; m < M; ++m) {
+      const Activation a = load_activation(record + m * token_bytes + step * 4 * f32_lanes);
+      for (std::size_t r = 0; r < R; ++r) sums[r][m] = fma(dot(codes[r], a), scales[r], sums[r][m]);
+    }
   }
 };
 
-// All rows for M tokens from token `at` on.
-template <class T, class With, std::size_t M>
-static void multiply_tokens(const Multiply& job, std::size_t at) {
+// R rows from row n on, M tokens from token `at` on.
+template <class T, class With, std::size_t R, std::size_t M>
+static void multiply_tile(const Multiply& job, std::size_t n, std::size_t at) {
   const std::size_t blocks = job.k / T::block_size;
-  const Bytes* x = job.token(at);
-  Scales scales;
-  for (std::size_t n = 0; n < job.rows; ++n) {
-    const Bytes* row = job.row(n);
-    F32 sums[M];
-    for (F32& s : sums) s = zero_f32();
-    for (std::size_t b = 0; b < blocks; b += chunk_blocks) {
-      const std::size_t count = blocks - b < chunk_blocks ? blocks - b : chunk_blocks;
-      Scales::load(scales, row + b * sizeof(Block34), count);
-      With::add_chunk(row + b * sizeof(Block34), scales, b, count, blocks, x, job.x->token_bytes, sums);
+  Rows<R> rows;
+  F32 sums[R][M];
+  for (auto& row : sums)
+    for (F32& s : row) s = zero_f32();
+  for (std::size_t b = 0; b < blocks; b += chunk_blocks) {
+    const std::size_t count = blocks - b < chunk_blocks ? blocks - b : chunk_blocks;
+    for (std::size_t r = 0; r < R; ++r) {
+      rows.at[r] = job.row(n + r) + b * sizeof(Block34);
+      Scales::load(rows.scales[r], rows.at[r], count);
     }
-    for (std::size_t m = 0; m < M; ++m) job.result(at + m, n) = sum_by_halves(sums[m]);
+    With::add_chunk(rows, b, count, blocks, job.token(at), job.x->token_bytes, sums);
   }
+  for (std::size_t r = 0; r < R; ++r)
+    for (std::size_t m = 0; m < M; ++m) job.result(at + m, n + r) = sum_by_halves(sums[r][m]);
+}
+
+// R rows from row n on, all tokens. Several rows share the loads of x, and memory is read in several streams.
+template <class T, class With, std::size_t R>
+static void multiply_rows(const Multiply& job, std::size_t n) {
+  const std::size_t tokens = job.x->tokens;
+  std::size_t m = 0;
+  for (; tokens - m >= 4; m += 4) multiply_tile<T, With, R, 4>(job, n, m);
+  if (tokens - m >= 2) {
+    multiply_tile<T, With, R, 2>(job, n, m);
+    m += 2;
+  }
+  if (m < tokens) multiply_tile<T, With, R, 1>(job, n, m);
 }
 
 template <class T, class With>
 static void multiply_with(const Multiply& job) {
-  const std::size_t tokens = job.x->tokens;
-  std::size_t m = 0;
-  for (; tokens - m >= 4; m += 4) multiply_tokens<T, With, 4>(job, m);
-  switch (tokens - m) {
-    case 1: multiply_tokens<T, With, 1>(job, m); break;
-    case 2: multiply_tokens<T, With, 2>(job, m); break;
-    case 3: multiply_tokens<T, With, 3>(job, m); break;
-    default: break;
-  }
+  std::size_t n = 0;
+  if (job.x->tokens == 1)
+    for (; job.rows - n >= 4; n += 4) multiply_tile<T, With, 4, 1>(job, n, 0);
+  for (; job.rows - n >= 2; n += 2) multiply_rows<T, With, 2>(job, n);
+  for (; n < job.rows; ++n) multiply_rows<T, With, 1>(job, n);
 }
 
 template <class T>

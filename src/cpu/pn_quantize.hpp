@@ -34,8 +34,8 @@ using Doubles = double __attribute__((vector_size(64)));
 using Longs = long long __attribute__((vector_size(64)));
 using Floats = float __attribute__((vector_size(32)));
 
-// The magnitudes of the 36 scales, fp16 values: m * amax / z rounded once from double, to nearest even. Beyond fp16 they
-// are larger than 65504.
+// The magnitudes of the 36 scales, fp16 values: m * amax / z rounded once from double, to nearest even. Beyond fp16
+// they are larger than 65504.
 template <class T>
 PN_CPU_INLINE void candidate_scales(double amax, float* scales) {
   const double unit = amax / T::zero_point;  // exact, so m * unit is rounded as (m * amax) / z is
@@ -43,8 +43,8 @@ PN_CPU_INLINE void candidate_scales(double amax, float* scales) {
     Doubles m;
     __builtin_memcpy(&m, candidate_table.m + i, sizeof m);
     const Doubles s = m * unit;
-    // The unit in the last place of an fp16 is 2^-10 of the power of two below it, and 2^-24 at least. Adding 1.5 * 2^52
-    // of these leaves no bits below it.
+    // The unit in the last place of an fp16 is 2^-10 of the power of two below it, and 2^-24 at least. Adding 1.5 *
+    // 2^52 of these leaves no bits below it.
     const Longs least = Longs{} + 0x3F10000000000000;  // 2^-14
     Longs power = reinterpret_cast<Longs>(s) & 0x7FF0000000000000;
     power = power > least ? power : least;
@@ -106,8 +106,8 @@ PN_CPU_INLINE F32 scale_error(const SearchBlock<T>& block, float scale, float in
 
 // The candidates that may be the reference's, as bits: those in first .. last whose error is about the smallest.
 template <class T, bool Weighted>
-PN_CPU_INLINE std::uint64_t promising(const SearchBlock<T>& block, const float* scales, const float* inverses, int first,
-                                      int last) {
+PN_CPU_INLINE std::uint64_t promising(const SearchBlock<T>& block, const float* scales, const float* inverses,
+                                      int first, int last) {
   alignas(64) float errors[48];
   for (int i = 0; i < 48; i += static_cast<int>(f32_lanes)) store_f32(errors + i, set_f32(3e38f));
   int i = first;
@@ -129,7 +129,8 @@ PN_CPU_INLINE std::uint64_t promising(const SearchBlock<T>& block, const float* 
 }
 
 // The codes under one scale. False, with `out` unwritten, when a weight lies so near the middle between two codes that
-// fp32 cannot tell. For any other, n is right: r = w - s * n is rounded once, so |r| < |s| / 2 in fp32 is |r| < |s| / 2.
+// fp32 cannot tell. For any other, n is right: r = w - s * n is rounded once, so |r| < |s| / 2 in fp32 is |r| < |s|
+// / 2.
 template <class T>
 PN_CPU_INLINE bool store_codes(const SearchBlock<T>& block, float scale, std::uint16_t scale_bits, Bytes* out) {
   const F32 s = set_f32(scale);

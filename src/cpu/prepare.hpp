@@ -1,5 +1,5 @@
-// Brings one token's activations into the layouts of layout.hpp, for PN. Plain C++ for every instruction set: a token is
-// prepared once for thousands of rows.
+// Brings one token's activations into the layouts of layout.hpp, for PN. Plain C++ for every instruction set: a token
+// is prepared once for thousands of rows.
 #pragma once
 
 #include "layout.hpp"

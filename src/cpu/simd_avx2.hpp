@@ -12,6 +12,7 @@ namespace pn::cpu::PN_CPU_ISA {
 // ---- Floats ----
 
 using F32 = __m256;
+inline constexpr std::size_t vector_registers = 16;
 inline constexpr std::size_t f32_lanes = 8;
 
 PN_CPU_INLINE F32 zero_f32() { return _mm256_setzero_ps(); }
@@ -24,6 +25,11 @@ PN_CPU_INLINE F32 min(F32 a, F32 b) { return _mm256_min_ps(a, b); }
 PN_CPU_INLINE F32 max(F32 a, F32 b) { return _mm256_max_ps(a, b); }
 PN_CPU_INLINE F32 absolute(F32 v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
 PN_CPU_INLINE __m128 add_halves(F32 v) { return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)); }
+PN_CPU_INLINE float sum_zipped(F32 a, F32 b) {
+  const __m128 c = _mm_add_ps(add_halves(a), add_halves(b));
+  const __m128 d = _mm_add_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
+}
 // Sum of the lanes: lane i with lane i + 4, then i + 2, i + 1.
 PN_CPU_INLINE float sum_by_halves(F32 v) {
   __m128 b = add_halves(v);
@@ -125,6 +131,7 @@ PN_CPU_INLINE Bits join_pairs(Bits v) { return _mm256_or_si256(v, _mm256_srli_ep
 PN_CPU_INLINE bool any_bit(Bits v, Bits mask) { return _mm256_testz_si256(v, mask) == 0; }
 
 PN_CPU_INLINE Bits look_up(Bits table, Bits at) { return _mm256_shuffle_epi8(table, at); }
+PN_CPU_INLINE Bits look_up_low(Bits table, Bits at) { return look_up(table, at); }
 PN_CPU_INLINE Bits zip_low_u8(Bits a, Bits b) { return _mm256_unpacklo_epi8(a, b); }
 PN_CPU_INLINE Bits zip_high_u8(Bits a, Bits b) { return _mm256_unpackhi_epi8(a, b); }
 PN_CPU_INLINE Bits zip_low_u16(Bits a, Bits b) { return _mm256_unpacklo_epi16(a, b); }
@@ -134,6 +141,9 @@ PN_CPU_INLINE Bits join_nibbles(Bits v) { return _mm256_maddubs_epi16(v, _mm256_
 
 PN_CPU_INLINE Bits spread_w(Bits v) {
   return _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+}
+PN_CPU_INLINE Bits spread_ww(Bits v) {
+  return _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7));
 }
 PN_CPU_INLINE Bits gather_w(Bits v) {
   return _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));

@@ -13,6 +13,7 @@ namespace pn::cpu::PN_CPU_ISA {
 // ---- Floats ----
 
 using F32 = __m512;
+inline constexpr std::size_t vector_registers = 32;
 inline constexpr std::size_t f32_lanes = 16;
 
 PN_CPU_INLINE F32 zero_f32() { return _mm512_setzero_ps(); }
@@ -27,6 +28,16 @@ PN_CPU_INLINE F32 absolute(F32 v) { return _mm512_abs_ps(v); }
 // Lanes of v in two halves, added.
 PN_CPU_INLINE __m256 add_halves(F32 v) {
   return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+}
+// Sum of all lanes of two vectors; in every 128 bits lanes are four of a's, and four of b's come after them. Lane i
+// with lane i + 16 of these 32, then i + 8, i + 4 (which is a with b), i + 2, i + 1.
+PN_CPU_INLINE float sum_zipped(F32 a, F32 b) {
+  const __m256 a8 = add_halves(a), b8 = add_halves(b);
+  const __m128 a4 = _mm_add_ps(_mm256_castps256_ps128(a8), _mm256_extractf128_ps(a8, 1));
+  const __m128 b4 = _mm_add_ps(_mm256_castps256_ps128(b8), _mm256_extractf128_ps(b8, 1));
+  const __m128 c = _mm_add_ps(a4, b4);
+  const __m128 d = _mm_add_ps(c, _mm_movehl_ps(c, c));
+  return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
 }
 // Sum of the lanes: lane i with lane i + 8, then i + 4, i + 2, i + 1.
 PN_CPU_INLINE float sum_by_halves(F32 v) {
@@ -142,12 +153,12 @@ PN_CPU_INLINE Bits spread_w(Bits v) {
   return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), v);
 }
 PN_CPU_INLINE Bits gather_w(Bits v) { return spread_w(v); }
-PN_CPU_INLINE Bits spread_q(Bits v) {
-  return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), v);
+// Before zips by twos: so that every 128 bits get the words that follow each other, two and two.
+PN_CPU_INLINE Bits spread_ww(Bits v) {
+  return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15), v);
 }
-PN_CPU_INLINE Bits gather_q(Bits v) {
-  return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), v);
-}
+PN_CPU_INLINE Bits spread_q(Bits v) { return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), v); }
+PN_CPU_INLINE Bits gather_q(Bits v) { return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), v); }
 
 // bf16 in a vector as floats: the even ones, the odd ones; the first half, the second half.
 PN_CPU_INLINE F32 even_bf16(Bits v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
@@ -254,9 +265,23 @@ PN_CPU_INLINE Bits dot_i16(Bits sum, Bits u, Bits x) { return _mm512_add_epi32(s
 #endif
 
 #if defined(__AVX512VBMI__)
-#define PN_CPU_BY_FOUR 1
+#define PN_CPU_PICK_BITS 1
 // In every 64 bits: the 8 bytes that begin at the bits that the bytes of `at` name.
 PN_CPU_INLINE Bits pick_bits(Bits at, Bits v) { return _mm512_multishift_epi64_epi8(at, v); }
+// The 64 nibbles of 8 words of BF16_P12 at p in the low bits of bytes; 64-bit words spread (spread_q) or as they come.
+// Reads 64 bytes, of which the last 32 are of the same block.
+template <bool Spread>
+PN_CPU_INLINE Bits pick_nibbles(const Bytes* p) {
+  const __m512i order = Spread ? _mm512_setr_epi32(0, 0, 4, 0, 1, 0, 5, 0, 2, 0, 6, 0, 3, 0, 7, 0)
+                               : _mm512_setr_epi32(0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0);
+  const __m512i places =
+      _mm512_set1_epi64(0x1C0C180814041000);  // code t of a word begins at 4 * (t / 2) + 16 * (t % 2)
+  return _mm512_multishift_epi64_epi8(places, _mm512_permutexvar_epi32(order, load_bits(p)));
+}
+// As look_up, but whatever the high bits of `at` are.
+PN_CPU_INLINE Bits look_up_low(Bits table, Bits at) { return _mm512_permutexvar_epi8(at, table); }
+#else
+PN_CPU_INLINE Bits look_up_low(Bits table, Bits at) { return look_up(table, at); }
 #endif
 
 }  // namespace pn::cpu::PN_CPU_ISA

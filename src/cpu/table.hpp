@@ -14,7 +14,8 @@ static float dot(const Bytes* a, Element element, const float* x, std::size_t k)
   const Bytes* xs = reinterpret_cast<const Bytes*>(x);
   F32 sum = zero_f32();
   std::size_t e = 0;
-  for (; e + f32_lanes <= k; e += f32_lanes) sum = fma(load_weights(a + e * bytes, element, 0), load_f32(xs + 4 * e), sum);
+  for (; e + f32_lanes <= k; e += f32_lanes)
+    sum = fma(load_weights(a + e * bytes, element, 0), load_f32(xs + 4 * e), sum);
   if (e < k) {
     alignas(64) Bytes tail[2][4 * f32_lanes] = {};
     __builtin_memcpy(tail[0], a + e * bytes, (k - e) * bytes);
@@ -29,7 +30,7 @@ constexpr PnKernels pn_kernels() {
   return {quantize<T>, inspect<T>, valid<T>, dequantize<T>, WithQ8<T>::layout, multiply_pn<T>};
 }
 
-inline constexpr P12Kernels p12_kernels = {pack,    scan, unpack, valid_p12, prepare, multiply_p12<FromPacked>,
-                                           multiply_p12<FromBf16>};
+inline constexpr P12Kernels p12_kernels = {
+    pack, scan, unpack, valid_p12, prepare, multiply_p12<FromPacked>, multiply_p12<FromBf16>};
 
 }  // namespace pn::cpu::PN_CPU_ISA
