@@ -1,173 +1,114 @@
-// Microbenchmarks of the scalar core on data in DRAM. Every iteration takes the next row of a matrix that no cache
-// holds. Beside each benchmark stands memcpy/<name>: a copy that reads and writes as many bytes in all, the limit that
-// the memory of this machine sets.
-#include <benchmark/benchmark.h>
-
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
+// The scalar core (include/pn, include/p12), as one more instruction set: @core. It is the reference that the kernels
+// of pn::cpu are compared with, in speed here and in every bit in the tests.
 #include <cstring>
 #include <p12/p12.hpp>
 #include <pn/pn.hpp>
-#include <random>
-#include <string>
-#include <vector>
 
+#include "isas.hpp"
+
+namespace bench {
 namespace {
 
-constexpr std::size_t k = 5120;  // weights per row: a multiple of 64, 80 and 256
-constexpr std::size_t matrix_bytes = std::size_t{128} << 20;
-constexpr std::size_t distinct_rows = 64;  // made once and repeated to fill a matrix
+constexpr std::size_t k = row_lengths[0];
 
-// A matrix of about matrix_bytes, whose rows are taken in a circle.
-template <class Item>
-class Rows {
- public:
-  explicit Rows(std::size_t row_items)
-      : row_items_(row_items), rows_(matrix_bytes / (row_items * sizeof(Item))), items_(rows_ * row_items) {}
-  Item* row(std::size_t r) { return items_.data() + r * row_items_; }
-  Item* next() {
-    at_ = at_ + 1 == rows_ ? 0 : at_ + 1;
-    return row(at_);
-  }
-  // Copies the first distinct rows over the rest.
-  void repeat() {
-    for (std::size_t r = distinct_rows; r < rows_; ++r)
-      std::memcpy(row(r), row(r % distinct_rows), row_items_ * sizeof(Item));
-  }
+const p12::Block392* p12_blocks(const std::uint8_t* row) { return reinterpret_cast<const p12::Block392*>(row); }
+const pn::Block34* pn_blocks(const std::uint8_t* row) { return reinterpret_cast<const pn::Block34*>(row); }
 
- private:
-  std::size_t row_items_;
-  std::size_t rows_;
-  std::vector<Item> items_;
-  std::size_t at_ = 0;
-};
+using PerRow = std::function<void(const std::uint8_t* in, std::uint8_t* out)>;
+using Agrees = std::function<bool(const std::uint8_t* in, const std::uint8_t* out)>;
 
-std::vector<float> gaussian_row(unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0.0f, 0.02f);
-  std::vector<float> row(k);
-  for (float& w : row) w = normal(random);
-  return row;
-}
-
-Rows<float> fp32_rows() {
-  Rows<float> matrix(k);
-  for (std::size_t r = 0; r < distinct_rows; ++r)
-    std::memcpy(matrix.row(r), gaussian_row(static_cast<unsigned>(r)).data(), k * sizeof(float));
-  matrix.repeat();
-  return matrix;
-}
-
-// Gaussian rows always fit; a benchmark of rows that do not would mean nothing.
-void require(pn::Status status) {
-  if (status == pn::Status::ok) return;
-  std::fprintf(stderr, "core_bench: %s\n", pn::status_text(status));
-  std::exit(1);
-}
-
-Rows<std::uint16_t> bf16_rows() {
-  Rows<std::uint16_t> matrix(k);
-  for (std::size_t r = 0; r < distinct_rows; ++r) {
-    const std::vector<float> row = gaussian_row(static_cast<unsigned>(r));
-    for (std::size_t i = 0; i < k; ++i) matrix.row(r)[i] = pn::float_to_bf16(row[i]);
-  }
-  matrix.repeat();
-  return matrix;
-}
-
-Rows<p12::Block392> p12_rows(Rows<std::uint16_t> weights) {
-  Rows<p12::Block392> matrix(p12::block_count(k));
-  for (std::size_t r = 0; r < distinct_rows; ++r) require(p12::pack_row(weights.row(r), k, matrix.row(r)));
-  matrix.repeat();
-  return matrix;
-}
-
-template <class T>
-Rows<pn::Block34> pn_rows() {
-  Rows<pn::Block34> matrix(pn::block_count<T>(k));
-  for (std::size_t r = 0; r < distinct_rows; ++r)
-    require(pn::quantize_row<T>(gaussian_row(static_cast<unsigned>(r)).data(), k, matrix.row(r)));
-  matrix.repeat();
-  return matrix;
-}
-
-void count(benchmark::State& state, std::size_t bytes_per_row) {
-  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(bytes_per_row));
-  state.counters["weights"] = benchmark::Counter(static_cast<double>(k), benchmark::Counter::kIsIterationInvariantRate);
-}
-
-void check(benchmark::State& state, pn::Status status) {
-  if (status != pn::Status::ok) state.SkipWithError(pn::status_text(status));
-}
-
-// Runs `per_row` as benchmark `name` and a copy of the same traffic as its limit. per_row() handles one row that
-// reads and writes bytes_per_row bytes of DRAM in all.
-template <class Setup>
-void add(const char* name, std::size_t bytes_per_row, Setup setup) {
-  benchmark::RegisterBenchmark(name, [=](benchmark::State& state) {
-    auto per_row = setup();
-    for (auto _ : state) check(state, per_row());
-    count(state, bytes_per_row);
-  });
-  benchmark::RegisterBenchmark((std::string("memcpy/") + name).c_str(), [=](benchmark::State& state) {
-    const std::size_t half = bytes_per_row / 2;
-    Rows<std::uint8_t> from(half);
-    Rows<std::uint8_t> to(half);
-    for (auto _ : state) {
-      std::memcpy(to.next(), from.next(), half);
-      benchmark::ClobberMemory();
-    }
-    count(state, 2 * half);
+// The core is the reference of all others; what it does is compared with what undoes it.
+void add_rows(const std::string& name, Set& (*set)(), std::size_t in_bytes, std::size_t out_bytes, PerRow per_row,
+              Agrees agrees) {
+  add(name + "@core", [=] {
+    Stream s;
+    s.k = k;
+    s.weights = slow_weights;
+    s.set = &set();
+    s.in_bytes = in_bytes;
+    s.out_bytes = out_bytes;
+    s.run = [=](const std::uint8_t* in, std::size_t rows, std::uint8_t* out) {
+      for (std::size_t r = 0; r < rows; ++r) per_row(in + r * in_bytes, out + r * out_bytes);
+    };
+    s.agrees = agrees;
+    return stream_job(s);
   });
 }
 
 template <class T>
-void add_pn() {
+void add_type() {
   const std::string type = T::name;
   constexpr std::size_t bytes = pn::row_bytes<T>(k);
-  add(("quantize_row/" + type).c_str(), 4 * k + bytes, [] {
-    return [from = fp32_rows(), to = Rows<pn::Block34>(pn::block_count<T>(k))]() mutable {
-      return pn::quantize_row<T>(from.next(), k, to.next());
+  const auto decodes_to = [](const std::uint8_t* row, const std::uint8_t* floats, float slack) {
+    std::vector<float> decoded(k);
+    require(pn::decode_row<T>(pn_blocks(row), k, decoded.data()));
+    for (std::size_t i = 0; i < k; ++i) {
+      const float distance = decoded[i] - load_element(floats, Element::f32, i);
+      if (distance > slack || distance < -slack) return false;
+    }
+    return true;
+  };
+  add_rows(
+      type + "_quantize_f32", f32_set, 4 * k, bytes,
+      [](const std::uint8_t* in, std::uint8_t* out) {
+        require(pn::quantize_row<T>(reinterpret_cast<const float*>(in), k, reinterpret_cast<pn::Block34*>(out)));
+      },
+      [=](const std::uint8_t* in, const std::uint8_t* out) { return decodes_to(out, in, 0.05f); });
+  add_rows(
+      type + "_dequantize_f32", pn_set<T>, bytes, 4 * k,
+      [](const std::uint8_t* in, std::uint8_t* out) {
+        require(pn::decode_row<T>(pn_blocks(in), k, reinterpret_cast<float*>(out)));
+      },
+      [=](const std::uint8_t* in, const std::uint8_t* out) { return decodes_to(in, out, 0); });
+  add_rows(
+      type + "_validate", pn_set<T>, bytes, 0,
+      [](const std::uint8_t* in, std::uint8_t*) { require(pn::validate_row<T>(pn_blocks(in), k)); },
+      [](const std::uint8_t*, const std::uint8_t*) { return true; });
+  add(type + "_gemv_f32@core", [] {
+    Gemv g;
+    g.k = k;
+    g.row_bytes = bytes;
+    g.weights = slow_weights;
+    g.set = &pn_set<T>();
+    g.prepared_bytes = 4 * k;
+    g.prepare = [](const float* x, void* prepared) { std::memcpy(prepared, x, 4 * k); };
+    g.multiply = [](const std::uint8_t* w, std::size_t rows, const void* x, float* y, std::size_t) {
+      for (std::size_t n = 0; n < rows; ++n)
+        require(pn::dot_f32<T>(pn_blocks(w + n * bytes), static_cast<const float*>(x), k, y + n));
     };
-  });
-  add(("decode_row/" + type).c_str(), bytes + 4 * k, [] {
-    return
-        [from = pn_rows<T>(), to = Rows<float>(k)]() mutable { return pn::decode_row<T>(from.next(), k, to.next()); };
-  });
-  add(("validate_row/" + type).c_str(), bytes,
-      [] { return [from = pn_rows<T>()]() mutable { return pn::validate_row<T>(from.next(), k); }; });
-  add(("dot_f32/" + type).c_str(), bytes, [] {
-    return [from = pn_rows<T>(), x = gaussian_row(1000)]() mutable {
-      float y = 0;
-      const pn::Status status = pn::dot_f32<T>(from.next(), x.data(), k, &y);
-      benchmark::DoNotOptimize(y);
-      return status;
-    };
+    g.decode = [](const std::uint8_t* row, float* out) { require(pn::decode_row<T>(pn_blocks(row), k, out)); };
+    g.x_error = 0;
+    return gemv_job(g);
   });
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  constexpr std::size_t p12_bytes = p12::row_bytes(k);
-  add("pack_row/p12", 2 * k + p12_bytes, [] {
-    return [from = bf16_rows(), to = Rows<p12::Block392>(p12::block_count(k))]() mutable {
-      return p12::pack_row(from.next(), k, to.next());
-    };
-  });
-  add("unpack_row/p12", p12_bytes + 2 * k, [] {
-    return [from = p12_rows(bf16_rows()), to = Rows<std::uint16_t>(k)]() mutable {
-      return p12::unpack_row(from.next(), k, to.next());
-    };
-  });
-  add("validate_row/p12", p12_bytes,
-      [] { return [from = p12_rows(bf16_rows())]() mutable { return p12::validate_row(from.next(), k); }; });
-  add_pn<pn::pn3t>();
-  add_pn<pn::pn4t>();
-
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+void add_core() {
+  constexpr std::size_t bytes = p12::row_bytes(k);
+  const auto unpacks_to = [](const std::uint8_t* row, const std::uint8_t* weights) {
+    std::vector<std::uint16_t> unpacked(k);
+    require(p12::unpack_row(p12_blocks(row), k, unpacked.data()));
+    return std::memcmp(unpacked.data(), weights, 2 * k) == 0;
+  };
+  add_rows(
+      "p12_pack", bf16_set, 2 * k, bytes,
+      [](const std::uint8_t* in, std::uint8_t* out) {
+        require(p12::pack_row(reinterpret_cast<const std::uint16_t*>(in), k, reinterpret_cast<p12::Block392*>(out)));
+      },
+      [=](const std::uint8_t* in, const std::uint8_t* out) { return unpacks_to(out, in); });
+  add_rows(
+      "p12_unpack_cached", p12_set, bytes, 2 * k,
+      [](const std::uint8_t* in, std::uint8_t* out) {
+        require(p12::unpack_row(p12_blocks(in), k, reinterpret_cast<std::uint16_t*>(out)));
+      },
+      unpacks_to);
+  add_rows(
+      "p12_validate", p12_set, bytes, 0,
+      [](const std::uint8_t* in, std::uint8_t*) { require(p12::validate_row(p12_blocks(in), k)); },
+      [](const std::uint8_t*, const std::uint8_t*) { return true; });
+  add_type<pn::pn3t>();
+  add_type<pn::pn4t>();
 }
+
+}  // namespace bench

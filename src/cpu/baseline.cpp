@@ -100,7 +100,7 @@ float dot_i16(const Bytes* row, const Bytes* token, std::size_t blocks) {
     const float d = half_to_float(load_scale(block)) * scales[b];
     for (std::size_t w = 0; w < words; ++w) {
       const std::uint32_t word = load_word(block, w);
-      std::int32_t s = sums[b * words + w];
+      std::int32_t s = sums[2 * b * words + w] + sums[(2 * b + 1) * words + w];
       for (std::size_t t = 0; t < T::codes_per_word; ++t)
         s += (static_cast<int>(word >> code_shift<T>(t)) & T::max_code) *
              x[((b * I16Layout<T>::pairs + t / 2) * words + w) * 2 + t % 2];
@@ -150,7 +150,7 @@ void multiply(const Multiply& job) {
   const auto kind = static_cast<Activations>(job.x->kind);
   const auto dot = kind == Activations::f32 ? dot_f32<T> : (kind == Activations::i16 ? dot_i16<T> : dot_q8_0<T>);
   for (std::size_t n = 0; n < job.rows; ++n)
-    for (std::size_t m = 0; m < job.x->tokens; ++m) job.result(m, n) = dot(job.row(n), job.token(m), blocks);
+    for (std::size_t m = 0; m < job.x->tokens; ++m) job.store(m, n, dot(job.row(n), job.token(m), blocks));
 }
 
 template <class T>
@@ -237,7 +237,7 @@ void multiply_rows(const Multiply& job, Order) {
       for (std::size_t i = 0; i < 32; ++i) s[i] = s[2 * i] + s[2 * i + 1];
       for (std::size_t h = 16; h > 0; h /= 2)
         for (std::size_t i = 0; i < h; ++i) s[i] += s[i + h];
-      job.result(m, n) = s[0];
+      job.store(m, n, s[0]);
     }
 }
 
@@ -249,15 +249,28 @@ constexpr P12Kernels p12_kernels = {pack,
                                     multiply_rows<sizeof(p12::Block392), load_packed>,
                                     multiply_rows<2 * p12::block_size, load_weights>};
 
-float dot(const Bytes* a, Element element, const float* x, std::size_t k) {
+void convert(const Bytes* in, Element from, std::size_t count, Bytes* out, Element to) {
+  float values[256];
+  while (count > 0) {
+    const std::size_t n = count < 256 ? count : 256;
+    load_floats(in, from, n, values);
+    store_floats(values, n, out, to);
+    in += n * element_bytes(from);
+    out += n * element_bytes(to);
+    count -= n;
+  }
+}
+
+float dot(const Bytes* a, Element element, const Bytes* x, std::size_t k) {
   float s[8] = {};
   for (std::size_t e = 0; e < k; ++e)
-    s[e % 8] += (element == Element::f32 ? load_float(a, e) : bf16_to_float(detail::load_le16(a + 2 * e))) * x[e];
+    s[e % 8] +=
+        (element == Element::f32 ? load_float(a, e) : bf16_to_float(detail::load_le16(a + 2 * e))) * load_float(x, e);
   return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
 }  // namespace
 
-const Kernels baseline_kernels = {Isa::baseline, pn_kernels<pn3t>(), pn_kernels<pn4t>(), p12_kernels, dot};
+const Kernels baseline_kernels = {Isa::baseline, pn_kernels<pn3t>(), pn_kernels<pn4t>(), p12_kernels, convert, dot};
 
 }  // namespace pn::cpu

@@ -41,8 +41,8 @@ struct Multiply {
   const Bytes* token(std::size_t m) const {
     return reinterpret_cast<const Bytes*>(x) + sizeof(Prepared) + m * x->token_bytes;
   }
-  float& result(std::size_t m, std::size_t n) const {
-    return *(reinterpret_cast<float*>(reinterpret_cast<Bytes*>(y) + m * y_stride) + n);
+  void store(std::size_t m, std::size_t n, float value) const {
+    __builtin_memcpy(reinterpret_cast<Bytes*>(y) + m * y_stride + n * sizeof value, &value, sizeof value);
   }
 };
 
@@ -74,8 +74,10 @@ struct Kernels {
   PnKernels pn3t;
   PnKernels pn4t;
   P12Kernels p12;
-  // sum over k of a[k] * x[k], and y += scale * sum over r of b[r] * t[r] for rows of b.
-  float (*dot)(const Bytes* a, Element element, const float* x, std::size_t k);
+  // Two different types.
+  void (*convert)(const Bytes* in, Element from, std::size_t count, Bytes* out, Element to);
+  // sum over k of a[k] * x[k]; a: f32 or bf16.
+  float (*dot)(const Bytes* a, Element element, const Bytes* x, std::size_t k);
 };
 
 template <class T>

@@ -13,13 +13,13 @@ constexpr std::size_t round_up(std::size_t n, std::size_t to) noexcept { return 
 
 // Activations::i16, PN: three arrays one behind the other.
 //   x     int16 [block][pair of the word, rounded up to even][word][2]; a pair that pads is 0
-//   sums  int32 [block][word]: -z * the sum of the word's x
+//   sums  int32 [block][2][word]: -z * the sum of the word's x, of its even pairs and of its odd ones
 //   scale float [block]
 template <class T>
 struct I16Layout {
   static constexpr std::size_t pairs = round_up(T::codes_per_word / 2, 2);
   static constexpr std::size_t block_bytes = pairs * words_per_block * 2 * sizeof(std::int16_t);
-  static constexpr std::size_t sums_bytes = words_per_block * sizeof(std::int32_t);
+  static constexpr std::size_t sums_bytes = 2 * words_per_block * sizeof(std::int32_t);
   std::size_t sums_at;
   std::size_t scale_at;
   std::size_t bytes;

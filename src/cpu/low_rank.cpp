@@ -11,12 +11,12 @@ bool is_good(const LowRank& adapter) noexcept {
          (adapter.element == Element::f32 || adapter.element == Element::bf16);
 }
 
-// Row m of a matrix of floats whose rows lie `stride` bytes apart.
-const float* row_of(const float* base, std::size_t m, std::size_t stride) noexcept {
-  return reinterpret_cast<const float*>(reinterpret_cast<const Bytes*>(base) + m * stride);
+// Number e of row m of a matrix of floats at any address, whose rows lie `stride` bytes apart.
+const Bytes* at(const float* base, std::size_t m, std::size_t stride, std::size_t e) noexcept {
+  return reinterpret_cast<const Bytes*>(base) + m * stride + e * sizeof(float);
 }
-float* row_of(float* base, std::size_t m, std::size_t stride) noexcept {
-  return reinterpret_cast<float*>(reinterpret_cast<Bytes*>(base) + m * stride);
+Bytes* at(float* base, std::size_t m, std::size_t stride, std::size_t e) noexcept {
+  return reinterpret_cast<Bytes*>(base) + m * stride + e * sizeof(float);
 }
 
 }  // namespace
@@ -29,9 +29,11 @@ Status low_rank_down(const LowRank& adapter, std::size_t k, const float* x, std:
   if (table == nullptr) return Status::isa_not_available;
   const pn::detail::DefaultFloatEnvironment environment;
   for (std::size_t r = 0; r < adapter.rank; ++r)
-    for (std::size_t m = 0; m < tokens; ++m)
-      row_of(t, m, t_stride)[r] =
-          table->dot(bytes_of(adapter.a) + r * adapter.a_stride, adapter.element, row_of(x, m, x_stride), k);
+    for (std::size_t m = 0; m < tokens; ++m) {
+      const float sum =
+          table->dot(bytes_of(adapter.a) + r * adapter.a_stride, adapter.element, at(x, m, x_stride, 0), k);
+      std::memcpy(at(t, m, t_stride, r), &sum, sizeof sum);
+    }
   return Status::ok;
 }
 
@@ -45,10 +47,12 @@ Status low_rank_up(const LowRank& adapter, std::size_t first, std::size_t rows, 
   for (std::size_t n = 0; n < rows; ++n)
     for (std::size_t m = 0; m < tokens; ++m) {
       if (enabled != nullptr && !enabled[m]) continue;
-      float& result = row_of(y, m, y_stride)[n];
       const float sum = table->dot(bytes_of(adapter.b) + (first + n) * adapter.b_stride, adapter.element,
-                                   row_of(t, m, t_stride), adapter.rank);
+                                   at(t, m, t_stride, 0), adapter.rank);
+      float result = 0;
+      std::memcpy(&result, at(y, m, y_stride, n), sizeof result);
       result += pn::detail::unfused_product(adapter.scale, sum);
+      std::memcpy(at(y, m, y_stride, n), &result, sizeof result);
     }
   return Status::ok;
 }

@@ -186,7 +186,7 @@ PN_CPU_INLINE void multiply_row(const Multiply& job, std::size_t n) {
   }
   add_blocks<From, How>(rows, job.k / p12::block_size, activations<From>(job, 0), job.x->token_bytes, sums);
   for (std::size_t r = 0; r < R; ++r)
-    for (std::size_t m = 0; m < T; ++m) job.result(m, n + r) = total<From::arranged>(sums[r][m]);
+    for (std::size_t m = 0; m < T; ++m) job.store(m, n + r, total<From::arranged>(sums[r][m]));
 }
 
 template <class From, Order How, std::size_t T>
@@ -306,7 +306,7 @@ static void multiply_panel(const Multiply& job, std::size_t n, std::size_t rows)
     if (m < tokens) add_tiles<How, 1>(pieces, rows, blocks, x, token_bytes, m, sums);
   }
   for (std::size_t r = 0; r < rows; ++r)
-    for (std::size_t m = 0; m < tokens; ++m) job.result(m, n + r) = total<From::arranged>(sums[r][m]);
+    for (std::size_t m = 0; m < tokens; ++m) job.store(m, n + r, total<From::arranged>(sums[r][m]));
 }
 
 template <class From, Order How>

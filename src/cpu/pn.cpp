@@ -40,6 +40,19 @@ Status check_importance(const double* importance, std::size_t k) noexcept {
 
 }  // namespace
 
+Status convert(const void* in, Element from, std::size_t count, void* out, Element to, Isa isa) noexcept {
+  if (!is_element(from) || !is_element(to)) return Status::bad_length;
+  const Kernels* table = kernels(isa);
+  if (table == nullptr) return Status::isa_not_available;
+  if (from == to) {
+    if (count > 0) std::memcpy(out, in, count * element_bytes(from));
+    return Status::ok;
+  }
+  const pn::detail::DefaultFloatEnvironment environment;
+  table->convert(bytes_of(in), from, count, bytes_of(out), to);
+  return Status::ok;
+}
+
 template <class T>
 Status quantize_rows(const void* weights, Element element, std::size_t weight_stride, std::size_t rows, std::size_t k,
                      const double* importance, void* blocks, std::size_t block_stride, Fault* fault, Isa isa) noexcept {

@@ -5,15 +5,31 @@
 
 namespace pn::cpu::PN_CPU_ISA {
 
+// Where the elements of a block are, in the order of memory: the word of each, and its bit in the word.
+template <class T>
+struct Places {
+  alignas(64) std::int32_t word[T::block_size];
+  alignas(64) std::int32_t bit[T::block_size];
+  constexpr Places() : word(), bit() {
+    for (std::size_t e = 0; e < T::block_size; ++e) {
+      const std::size_t t = e % T::codes_per_word;
+      word[e] = static_cast<std::int32_t>(e / T::codes_per_word);
+      bit[e] = static_cast<std::int32_t>(T::bits * (t / 2) + 16 * (t % 2));
+    }
+  }
+};
+template <class T>
+static constexpr Places<T> places;
+
 template <class T>
 static void dequantize(const Bytes* in, std::size_t blocks, Bytes* out, Element element) {
-  constexpr int vectors = static_cast<int>(T::block_size / f32_lanes);
   for (std::size_t b = 0; b < blocks; ++b) {
     const Bytes* block = in + b * sizeof(Block34);
     const F32 d = set_half(block);
-    for (int i = 0; i < vectors; ++i) {
-      const F32 w = weights_in_order<T>(block, d, i);
-      const std::size_t at = b * T::block_size + static_cast<std::size_t>(i) * f32_lanes;
+    const BlockWords words = load_block_words(block);
+    for (std::size_t e = 0; e < T::block_size; e += f32_lanes) {
+      const F32 w = weights_at<T>(words, d, places<T>.word + e, places<T>.bit + e);
+      const std::size_t at = b * T::block_size + e;
       switch (element) {
         case Element::f32: store_f32(out + 4 * at, w); break;
         case Element::f16: store_f16(out + 2 * at, w); break;

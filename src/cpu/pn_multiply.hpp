@@ -50,14 +50,17 @@ struct WithF32 {
         const Bytes* xb = x + (first + b) * 4 * T::block_size + part * 4 * f32_lanes;
         Words words[R];
         F32 block[R][M];
-        for (std::size_t r = 0; r < R; ++r) words[r] = load_words(rows.at[r] + b * sizeof(Block34), part);
+        for (std::size_t r = 0; r < R; ++r) {
+          words[r] = load_words(rows.at[r] + b * sizeof(Block34), part);
+          for (std::size_t m = 0; m < M; ++m) block[r][m] = zero_f32();
+        }
         for (std::size_t i = 0; i < codes; ++i) {
           F32 xs[M];
           for (std::size_t m = 0; m < M; ++m)
             xs[m] = load_f32(xb + m * token_bytes + i * codes_at_once * 4 * words_per_block);
           for (std::size_t r = 0; r < R; ++r) {
             const F32 level = levels<T>(words[r], static_cast<int>(i));
-            for (std::size_t m = 0; m < M; ++m) block[r][m] = i == 0 ? level * xs[m] : fma(level, xs[m], block[r][m]);
+            for (std::size_t m = 0; m < M; ++m) block[r][m] = fma(level, xs[m], block[r][m]);
           }
         }
         for (std::size_t r = 0; r < R; ++r)
@@ -123,7 +126,7 @@ struct FoursBits {
   }
 };
 template <std::size_t Array>
-inline constexpr FoursBits<Array> fours_bits;
+static constexpr FoursBits<Array> fours_bits;
 #endif
 
 template <class T>
@@ -235,7 +238,7 @@ static void multiply_tile(const Multiply& job, std::size_t n, std::size_t at) {
     With::add_chunk(rows, b, count, blocks, job.token(at), job.x->token_bytes, sums);
   }
   for (std::size_t r = 0; r < R; ++r)
-    for (std::size_t m = 0; m < M; ++m) job.result(at + m, n + r) = sum_by_halves(sums[r][m]);
+    for (std::size_t m = 0; m < M; ++m) job.store(at + m, n + r, sum_by_halves(sums[r][m]));
 }
 
 // R rows from row n on, all tokens. Several rows share the loads of x, and memory is read in several streams.

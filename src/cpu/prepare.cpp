@@ -38,15 +38,15 @@ void prepare_i16(const std::uint8_t* x, std::size_t k, std::uint8_t* token) noex
     const double inverse = amax > 0 ? 32767.0 / static_cast<double>(amax) : 0.0;
     scales[b] = static_cast<float>(static_cast<double>(amax) / 32767.0);
     for (std::size_t w = 0; w < words; ++w) {
-      std::int32_t sum = 0;
+      std::int32_t sum[2] = {};
       for (std::size_t t = 0; t < T::codes_per_word; ++t) {
         constexpr double shifter = 6755399441055744.0;  // 1.5 * 2^52: to nearest even
         const double scaled = static_cast<double>(block[w * T::codes_per_word + t]) * inverse;
         const auto q = static_cast<std::int16_t>((scaled + shifter) - shifter);
-        sum += q;
+        sum[t / 2 % 2] += q;
         out[((b * Layout::pairs + t / 2) * words + w) * 2 + t % 2] = q;
       }
-      sums[b * words + w] = -T::zero_point * sum;
+      for (std::size_t odd = 0; odd < 2; ++odd) sums[(2 * b + odd) * words + w] = -T::zero_point * sum[odd];
     }
   }
 }

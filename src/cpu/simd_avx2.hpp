@@ -188,18 +188,12 @@ template <class T>
 PN_CPU_INLINE Words code_pairs(Words words, int j) {
   return bits_and(_mm256_srli_epi32(words, T::bits * j), set_u32(T::max_code * 0x00010001u));
 }
+using BlockWords = __m256i;
+PN_CPU_INLINE BlockWords load_block_words(const Bytes* block) { return load_words(block, 0); }
 template <class T>
-PN_CPU_INLINE F32 weights_in_order(const Bytes* block, F32 d, int i) {
-  const Words words = load_words(block, 0);
-  alignas(32) std::int32_t word[8], shift[8];
-  for (int e = 0; e < 8; ++e) {
-    constexpr int per_word = static_cast<int>(T::codes_per_word);
-    const int t = (8 * i + e) % per_word;
-    word[e] = (8 * i + e) / per_word;
-    shift[e] = T::bits * (t / 2) + 16 * (t % 2);
-  }
+PN_CPU_INLINE F32 weights_at(BlockWords words, F32 d, const std::int32_t* word, const std::int32_t* bit) {
   const __m256i at = _mm256_permutevar8x32_epi32(words, load_bits(word));
-  return d * level_of<T>(_mm256_srlv_epi32(at, load_bits(shift)));
+  return d * level_of<T>(_mm256_srlv_epi32(at, load_bits(bit)));
 }
 
 inline constexpr std::size_t steps_per_record = 2;
@@ -212,7 +206,7 @@ PN_CPU_INLINE Bits shift_right_u32(Bits v) {
   return _mm256_srli_epi32(v, N);
 }
 PN_CPU_INLINE F32 to_f32(Bits v) { return _mm256_cvtepi32_ps(v); }
-PN_CPU_INLINE Bits load_sums(const Bytes* p) { return load_bits(p); }
+PN_CPU_INLINE Bits load_sums(const Bytes* p) { return _mm256_add_epi32(load_bits(p), load_bits(p + 32)); }
 
 PN_CPU_INLINE Bits sum_pairs(Bits sum, Bits v) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(v, _mm256_set1_epi16(1)));

@@ -187,13 +187,17 @@ inline constexpr std::size_t vectors_per_block = 1;
 PN_CPU_INLINE Words load_words(const Bytes* block, std::size_t) {
   return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + 2)));
 }
+// n - z for what the low four bits of a lane say, of which pn3t's code is the low three.
+template <class T>
+PN_CPU_INLINE F32 level_table() {
+  return T::bits == 4 ? _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7)
+                      : _mm512_setr_ps(-4, -3, -2, -1, 0, 1, 2, 3, -4, -3, -2, -1, 0, 1, 2, 3);
+}
 // The floats n - z of codes 2i and 2i + 1.
 template <class T>
 PN_CPU_INLINE F32 levels(Words words, int i) {
   const __m512i shifts = _mm512_inserti64x4(_mm512_set1_epi32(T::bits * i), _mm256_set1_epi32(T::bits * i + 16), 1);
-  const __m512 table = T::bits == 4 ? _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7)
-                                    : _mm512_setr_ps(-4, -3, -2, -1, 0, 1, 2, 3, -4, -3, -2, -1, 0, 1, 2, 3);
-  return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), table);
+  return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), level_table<T>());
 }
 // 16-bit codes of pairs 2i (low half) and 2i + 1 (high half).
 template <class T>
@@ -202,21 +206,13 @@ PN_CPU_INLINE Words code_pairs(Words words, int i) {
       _mm512_inserti64x4(_mm512_set1_epi32(2 * T::bits * i), _mm256_set1_epi32(T::bits * (2 * i + 1)), 1);
   return _mm512_and_si512(_mm512_srlv_epi32(words, shifts), set_u32(T::max_code * 0x00010001u));
 }
-// Elements 16 i .. 16 i + 15 of a block with scale d, in the order of memory.
+// The weights of 16 elements of a block with scale d in every lane: `word` and `bit` say where their codes are. Exact.
+using BlockWords = __m512i;
+PN_CPU_INLINE BlockWords load_block_words(const Bytes* block) { return load_words(block, 0); }
 template <class T>
-PN_CPU_INLINE F32 weights_in_order(const Bytes* block, F32 d, int i) {
-  const Words words = load_words(block, 0);
-  alignas(64) std::int32_t word[16], shift[16];
-  for (int e = 0; e < 16; ++e) {
-    constexpr int per_word = static_cast<int>(T::codes_per_word);
-    const int t = (16 * i + e) % per_word;
-    word[e] = (16 * i + e) / per_word;
-    shift[e] = T::bits * (t / 2) + 16 * (t % 2);
-  }
+PN_CPU_INLINE F32 weights_at(BlockWords words, F32 d, const std::int32_t* word, const std::int32_t* bit) {
   const __m512i at = _mm512_permutexvar_epi32(_mm512_load_si512(word), words);
-  const __m512 table = T::bits == 4 ? _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7)
-                                    : _mm512_setr_ps(-4, -3, -2, -1, 0, 1, 2, 3, -4, -3, -2, -1, 0, 1, 2, 3);
-  return _mm512_permutexvar_ps(_mm512_srlv_epi32(at, _mm512_load_si512(shift)), d * table);
+  return _mm512_permutexvar_ps(_mm512_srlv_epi32(at, _mm512_load_si512(bit)), d * level_table<T>());
 }
 
 // The words of one or two blocks from block b on, as the records of Activations::q8_0 pair them.
@@ -236,10 +232,8 @@ PN_CPU_INLINE Bits shift_right_u32(Bits v) {
   return _mm512_srli_epi32(v, N);
 }
 PN_CPU_INLINE F32 to_f32(Bits v) { return _mm512_cvtepi32_ps(v); }
-// Eight sums of words, and zeros where a vector has more lanes.
-PN_CPU_INLINE Bits load_sums(const Bytes* p) {
-  return _mm512_zextsi256_si512(_mm256_load_si256(reinterpret_cast<const __m256i*>(p)));
-}
+// Sums of Activations::i16 for a block: those of the even pairs, then those of the odd pairs, as code_pairs has them.
+PN_CPU_INLINE Bits load_sums(const Bytes* p) { return load_bits(p); }
 
 // sum + the products of unsigned bytes u (at most 15) and signed bytes x, four by four; of two or three vectors.
 // sum + the products of 16-bit numbers, two by two.

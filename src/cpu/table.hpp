@@ -8,18 +8,37 @@
 
 namespace pn::cpu::PN_CPU_ISA {
 
+PN_CPU_INLINE void store_as(Bytes* out, F32 v, Element element) {
+  switch (element) {
+    case Element::f32: return store_f32(out, v);
+    case Element::f16: return store_f16(out, v);
+    case Element::bf16: return store_bf16(out, v);
+  }
+}
+
+static void convert(const Bytes* in, Element from, std::size_t count, Bytes* out, Element to) {
+  const std::size_t in_bytes = from == Element::f32 ? 4 : 2;
+  const std::size_t out_bytes = to == Element::f32 ? 4 : 2;
+  std::size_t e = 0;
+  for (; e + f32_lanes <= count; e += f32_lanes) store_as(out + e * out_bytes, load_weights(in, from, e), to);
+  if (e == count) return;
+  alignas(64) Bytes tail[2][4 * f32_lanes] = {};
+  __builtin_memcpy(tail[0], in + e * in_bytes, (count - e) * in_bytes);
+  store_as(tail[1], load_weights(tail[0], from, 0), to);
+  __builtin_memcpy(out + e * out_bytes, tail[1], (count - e) * out_bytes);
+}
+
 // Numbers of a low-rank add-on's row times x: any k.
-static float dot(const Bytes* a, Element element, const float* x, std::size_t k) {
+static float dot(const Bytes* a, Element element, const Bytes* x, std::size_t k) {
   const std::size_t bytes = element == Element::f32 ? 4 : 2;
-  const Bytes* xs = reinterpret_cast<const Bytes*>(x);
   F32 sum = zero_f32();
   std::size_t e = 0;
   for (; e + f32_lanes <= k; e += f32_lanes)
-    sum = fma(load_weights(a + e * bytes, element, 0), load_f32(xs + 4 * e), sum);
+    sum = fma(load_weights(a + e * bytes, element, 0), load_f32(x + 4 * e), sum);
   if (e < k) {
     alignas(64) Bytes tail[2][4 * f32_lanes] = {};
     __builtin_memcpy(tail[0], a + e * bytes, (k - e) * bytes);
-    __builtin_memcpy(tail[1], xs + 4 * e, (k - e) * 4);
+    __builtin_memcpy(tail[1], x + 4 * e, (k - e) * 4);
     sum = fma(load_weights(tail[0], element, 0), load_f32(tail[1]), sum);
   }
   return sum_by_halves(sum);

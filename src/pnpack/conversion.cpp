@@ -6,7 +6,9 @@
 #include <cstring>
 #include <mutex>
 #include <numeric>
+#include <p12/cpu.hpp>
 #include <p12/p12.hpp>
+#include <pn/cpu.hpp>
 #include <pn/pn.hpp>
 #include <stdexcept>
 #include <vector>
@@ -22,8 +24,11 @@ namespace types = pn::io::types;
 
 namespace {
 
-// Weights are copied out of the file's bytes, which may lie at any address.
-using P12Weights = std::array<std::uint16_t, p12::block_size>;
+using pn::cpu::Element;
+using pn::cpu::Fault;
+
+// What is converted at a time where it must rest in between: a multiple of every block, and it stays in the cache.
+constexpr std::size_t piece_elements = 8 * 5120;
 
 template <class Block>
 Block load_block(const std::uint8_t* bytes) {
@@ -32,31 +37,43 @@ Block load_block(const std::uint8_t* bytes) {
   return block;
 }
 
-void add_to_scan(const p12::Block392& block, p12::RowScan& scan) { p12::add_block({block.base, block.listed}, scan); }
+// F32, F16 or BF16.
+Element element_of(const TensorType& type) {
+  return type == types::f32() ? Element::f32 : (type == types::f16() ? Element::f16 : Element::bf16);
+}
+
+// For calls that cannot fail: all lengths are whole blocks.
+void must(pn::Status status) {
+  if (status != pn::Status::ok) throw std::logic_error(pn::status_text(status));
+}
+
+// Adds packed blocks to a scan.
+void add_to_scan(const std::uint8_t* blocks, std::size_t count, p12::RowScan& scan) {
+  for (std::size_t b = 0; b < count; ++b) {
+    const std::uint8_t* block = blocks + b * sizeof(p12::Block392);
+    p12::add_block({block[0], block[1]}, scan);
+  }
+}
+
+// The first element of F32, F16 or BF16 that is finite although it became an infinity of 16 bits; `count` if none.
+std::size_t find_overflow(const TensorType& type, const std::uint8_t* in, const std::uint16_t* out, std::size_t count,
+                          std::uint16_t infinity) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if ((out[i] & 0x7FFFu) != infinity) continue;
+    float value = 0;
+    must(pn::cpu::convert(in + i * type.block_bytes, element_of(type), 1, &value, Element::f32));
+    if (std::isfinite(value)) return i;
+  }
+  return count;
+}
 
 // Elements of F32, F16 or BF16 as bf16, rounded to nearest even. not_finite, and which, when a finite one is too large.
 pn::Status to_bf16(const TensorType& type, const std::uint8_t* in, std::size_t count, std::uint16_t* out,
                    std::size_t& bad) {
-  if (type == types::bf16()) {
-    std::memcpy(out, in, count * sizeof *out);
-    return pn::Status::ok;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    float value = 0;
-    if (type == types::f32()) {
-      std::memcpy(&value, in + i * sizeof value, sizeof value);
-    } else {
-      std::uint16_t half = 0;
-      std::memcpy(&half, in + i * sizeof half, sizeof half);
-      value = pn::half_to_float(half);
-    }
-    out[i] = pn::float_to_bf16(value);
-    if ((out[i] & 0x7FFFu) == 0x7F80u && std::isfinite(value)) {
-      bad = i;
-      return pn::Status::not_finite;
-    }
-  }
-  return pn::Status::ok;
+  must(pn::cpu::convert(in, element_of(type), count, out, Element::bf16));
+  if (type == types::bf16()) return pn::Status::ok;
+  bad = find_overflow(type, in, out, count, 0x7F80);
+  return bad == count ? pn::Status::ok : pn::Status::not_finite;
 }
 
 class Rounder final : public Conversion {
@@ -65,7 +82,7 @@ class Rounder final : public Conversion {
 
   Outcome run(const std::uint8_t* in, std::uint64_t, std::size_t units, std::uint8_t* out) const override {
     Outcome outcome;
-    std::array<std::uint16_t, 1024> rounded{};
+    std::vector<std::uint16_t> rounded(std::min(piece_elements, units));
     for (std::size_t done = 0; done < units; done += rounded.size()) {
       const std::size_t count = std::min(rounded.size(), units - done);
       std::size_t bad = 0;
@@ -86,25 +103,27 @@ class P12Packer final : public Conversion {
   P12Packer(const TensorType& from, const TensorType& p12) : Conversion(from, p12, p12::block_size) {}
 
   Outcome run(const std::uint8_t* in, std::uint64_t, std::size_t units, std::uint8_t* out) const override {
+    constexpr std::size_t most = piece_elements / p12::block_size;
     Outcome outcome;
-    P12Weights weights;
-    P12Weights unpacked;
-    p12::Block392 block;
-    for (std::size_t u = 0; u < units; ++u) {
-      std::size_t bad = 0;
-      outcome.status = to_bf16(from_, in + u * unit_bytes_in_, p12::block_size, weights.data(), bad);
-      if (outcome.status != pn::Status::ok) {
-        outcome.element = u * p12::block_size + bad;
-        break;
+    std::vector<std::uint16_t> rounded(from_ == types::bf16() ? 0 : piece_elements);
+    std::vector<std::uint8_t> unpacked(2 * piece_elements);
+    for (std::size_t done = 0; done < units && outcome.status == pn::Status::ok; done += most) {
+      std::size_t count = std::min(most, units - done);
+      const std::uint8_t* weights = in + done * unit_bytes_in_;
+      if (!rounded.empty()) {
+        std::size_t bad = 0;
+        outcome.status = to_bf16(from_, weights, count * p12::block_size, rounded.data(), bad);
+        if (outcome.status != pn::Status::ok) {
+          outcome.element = done * p12::block_size + bad;
+          count = bad / p12::block_size;
+        }
+        weights = reinterpret_cast<const std::uint8_t*>(rounded.data());
       }
-      p12::BlockScan scan{};
-      const pn::Status status = p12::pack_block(weights.data(), block, &scan);
-      p12::add_block(scan, outcome.scan);
-      if (status != pn::Status::ok) continue;
-      std::uint8_t* const packed = out + u * sizeof block;
-      std::memcpy(packed, &block, sizeof block);
-      p12::unpack_block(load_block<p12::Block392>(packed), unpacked.data());
-      if (unpacked != weights)
+      const std::size_t k = count * p12::block_size;
+      std::uint8_t* packed = out + done * unit_bytes_out_;
+      if (p12::cpu::pack_rows(weights, 0, 1, k, packed, 0, &outcome.scan) != pn::Status::ok) continue;
+      must(p12::cpu::unpack_rows(packed, 0, 1, k, unpacked.data(), Element::bf16, 0));
+      if (std::memcmp(unpacked.data(), weights, 2 * k) != 0)
         throw std::logic_error("a packed block does not unpack to its weights: faulty memory, or a mistake in pnpack");
     }
     return outcome;
@@ -117,18 +136,11 @@ class P12Unpacker final : public Conversion {
 
   Outcome run(const std::uint8_t* in, std::uint64_t, std::size_t units, std::uint8_t* out) const override {
     Outcome outcome;
-    P12Weights weights;
-    for (std::size_t u = 0; u < units; ++u) {
-      const auto block = load_block<p12::Block392>(in + u * sizeof(p12::Block392));
-      outcome.status = p12::validate_block(block);
-      if (outcome.status != pn::Status::ok) {
-        outcome.element = u * p12::block_size;
-        break;
-      }
-      add_to_scan(block, outcome.scan);
-      p12::unpack_block(block, weights.data());
-      std::memcpy(out + u * sizeof weights, weights.data(), sizeof weights);
-    }
+    Fault fault{0, units};
+    outcome.status = p12::cpu::validate_rows(in, 0, 1, units * p12::block_size, &fault);
+    if (outcome.status != pn::Status::ok) outcome.element = fault.index * p12::block_size;
+    add_to_scan(in, fault.index, outcome.scan);
+    must(p12::cpu::unpack_rows(in, 0, 1, fault.index * p12::block_size, out, Element::bf16, 0));
     return outcome;
   }
 };
@@ -136,29 +148,39 @@ class P12Unpacker final : public Conversion {
 // Elements of F32, F16, BF16 or BF16_P12 as floats; whole blocks.
 pn::Status to_floats(const TensorType& type, const std::uint8_t* in, std::size_t count, float* out,
                      std::uint64_t& bad) {
-  if (type == types::f32()) {
-    std::memcpy(out, in, count * sizeof(float));
-  } else if (types::is_p12(type)) {
-    P12Weights weights;
-    for (std::size_t b = 0; b < count / p12::block_size; ++b) {
-      const auto block = load_block<p12::Block392>(in + b * sizeof(p12::Block392));
-      const pn::Status status = p12::validate_block(block);
-      if (status != pn::Status::ok) {
-        bad = b * p12::block_size;
-        return status;
-      }
-      p12::unpack_block(block, weights.data());
-      for (std::size_t i = 0; i < p12::block_size; ++i) out[b * p12::block_size + i] = pn::bf16_to_float(weights[i]);
-    }
-  } else {
-    const bool bf16 = type == types::bf16();
-    for (std::size_t i = 0; i < count; ++i) {
-      std::uint16_t bits = 0;
-      std::memcpy(&bits, in + 2 * i, sizeof bits);
-      out[i] = bf16 ? pn::bf16_to_float(bits) : pn::half_to_float(bits);
-    }
+  if (!types::is_p12(type)) {
+    must(pn::cpu::convert(in, element_of(type), count, out, Element::f32));
+    return pn::Status::ok;
   }
-  return pn::Status::ok;
+  Fault fault{};
+  const pn::Status status = p12::cpu::validate_rows(in, 0, 1, count, &fault);
+  bad = fault.index * p12::block_size;
+  if (status == pn::Status::ok) must(p12::cpu::unpack_rows(in, 0, 1, count, out, Element::f32, 0));
+  return status;
+}
+
+// Sums over n weights w and what they became, v: many at a time, always in the same order.
+ErrorSums error_of(const float* w, const float* v, std::size_t n, const double* importance) {
+  constexpr std::size_t lanes = 16;
+  double error[lanes] = {};
+  double square[lanes] = {};
+  const auto add = [&](std::size_t lane, std::size_t e, double g) {
+    const double weight = static_cast<double>(w[e]);
+    const double r = weight - static_cast<double>(v[e]);
+    error[lane] += g * (r * r);
+    square[lane] += g * (weight * weight);
+  };
+  std::size_t e = 0;
+  if (importance == nullptr) {
+    for (; e + lanes <= n; e += lanes)
+      for (std::size_t lane = 0; lane < lanes; ++lane) add(lane, e + lane, 1.0);
+    for (; e < n; ++e) add(0, e, 1.0);
+  } else {
+    for (; e + lanes <= n; e += lanes)
+      for (std::size_t lane = 0; lane < lanes; ++lane) add(lane, e + lane, importance[e + lane]);
+    for (; e < n; ++e) add(0, e, importance[e]);
+  }
+  return {std::accumulate(error, error + lanes, 0.0), std::accumulate(square, square + lanes, 0.0)};
 }
 
 // What quantizers share: weights as floats, and the error of what they became.
@@ -168,42 +190,55 @@ class Quantizer : public Conversion {
       : Conversion(from, to, unit_elements), importance_(importance) {}
 
   Outcome run(const std::uint8_t* in, std::uint64_t first, std::size_t units, std::uint8_t* out) const override {
+    const std::size_t unit = static_cast<std::size_t>(unit_elements_);
+    const std::size_t most = std::max<std::size_t>(1, piece_elements / 8 / unit);
+    std::vector<float> weights(most * unit);
+    std::vector<float> decoded(most * unit);
     Outcome outcome;
-    const std::size_t count = static_cast<std::size_t>(unit_elements_);
-    std::vector<float> weights(count);
-    std::vector<float> decoded(count);
-    for (std::size_t u = 0; u < units; ++u) {
-      const double* importance = importance_ != nullptr ? importance_->at((first + u) * unit_elements_) : nullptr;
-      std::uint64_t bad = 0;
-      outcome.status = to_floats(from_, in + u * unit_bytes_in_, count, weights.data(), bad);
-      if (outcome.status == pn::Status::ok) {
-        std::size_t bad_weight = 0;
-        outcome.status = quantize(weights.data(), importance, out + u * unit_bytes_out_, decoded.data(), bad_weight);
-        bad = bad_weight;
+    for (std::size_t done = 0; done < units && outcome.status == pn::Status::ok;) {
+      const std::uint64_t at = (first + done) * unit_elements_;
+      std::size_t count = std::min(most, units - done);
+      const double* importance = nullptr;
+      if (importance_ != nullptr) {  // the importances of one row lie one behind the other
+        importance = importance_->at(at);
+        count = static_cast<std::size_t>(std::min<std::uint64_t>(count, (importance_->k - at % importance_->k) / unit));
       }
-      if (outcome.status != pn::Status::ok) {
-        outcome.element = u * unit_elements_ + bad;
-        break;
+      Outcome part =
+          convert(in + done * unit_bytes_in_, count, importance, out + done * unit_bytes_out_, weights, decoded);
+      if (part.status != pn::Status::ok && count > 1) {
+        // What comes before the fault counts.
+        const std::size_t good = static_cast<std::size_t>(part.element / unit_elements_);
+        const std::uint64_t element = part.element;
+        const pn::Status status = part.status;
+        part = convert(in + done * unit_bytes_in_, good, importance, out + done * unit_bytes_out_, weights, decoded);
+        part.status = status;
+        part.element = element;
       }
-      add_error(weights, decoded, importance, outcome);
+      outcome.append(part, done * unit_elements_);
+      done += count;
     }
     return outcome;
   }
 
  protected:
-  // Quantizes the weights of a unit, which may be changed to what is really stored, and decodes them again.
-  virtual pn::Status quantize(float* weights, const double* importance, std::uint8_t* out, float* decoded,
-                              std::size_t& bad) const = 0;
+  // Quantizes k weights, which may be changed to what is really stored, and decodes them again.
+  virtual pn::Status quantize(float* weights, std::size_t k, const double* importance, std::uint8_t* out,
+                              float* decoded, std::size_t& bad) const = 0;
 
  private:
-  static void add_error(const std::vector<float>& weights, const std::vector<float>& decoded, const double* importance,
-                        Outcome& outcome) {
-    for (std::size_t e = 0; e < weights.size(); ++e) {
-      const double w = static_cast<double>(weights[e]);
-      const double r = w - static_cast<double>(decoded[e]);
-      outcome.error.add({r * r, w * w});
-      if (importance != nullptr) outcome.weighted_error.add({importance[e] * (r * r), importance[e] * (w * w)});
-    }
+  Outcome convert(const std::uint8_t* in, std::size_t units, const double* importance, std::uint8_t* out,
+                  std::vector<float>& weights, std::vector<float>& decoded) const {
+    Outcome outcome;
+    const std::size_t k = units * static_cast<std::size_t>(unit_elements_);
+    outcome.status = to_floats(from_, in, k, weights.data(), outcome.element);
+    if (outcome.status != pn::Status::ok) return outcome;
+    std::size_t bad = 0;
+    outcome.status = quantize(weights.data(), k, importance, out, decoded.data(), bad);
+    outcome.element = bad;
+    if (outcome.status != pn::Status::ok) return outcome;
+    outcome.error = error_of(weights.data(), decoded.data(), k, nullptr);
+    if (importance != nullptr) outcome.weighted_error = error_of(weights.data(), decoded.data(), k, importance);
+    return outcome;
   }
 
   const Importance* importance_;
@@ -219,16 +254,18 @@ class PnQuantizer final : public Quantizer {
         weighted_search_(settings.weighted_search) {}
 
  private:
-  pn::Status quantize(float* weights, const double* importance, std::uint8_t* out, float* decoded,
+  pn::Status quantize(float* weights, std::size_t k, const double* importance, std::uint8_t* out, float* decoded,
                       std::size_t& bad) const override {
-    const std::size_t k = static_cast<std::size_t>(unit_elements_);
     if (rotation_ != 0) {
       const pn::Status status = pn::hadamard_weights(weights, weights, k, rotation_, &bad);
       if (status != pn::Status::ok) return status;
     }
-    auto* blocks = reinterpret_cast<pn::Block34*>(out);  // which has no alignment
-    const pn::Status status = pn::quantize_row<T>(weights, weighted_search_ ? importance : nullptr, k, blocks, &bad);
-    return status == pn::Status::ok ? pn::decode_row<T>(blocks, k, decoded) : status;
+    Fault fault{};
+    const pn::Status status = pn::cpu::quantize_rows<T>(weights, Element::f32, 0, 1, k,
+                                                        weighted_search_ ? importance : nullptr, out, 0, &fault);
+    bad = fault.index;
+    if (status == pn::Status::ok) must(pn::cpu::dequantize_rows<T>(out, 0, 1, 0, k, decoded, Element::f32, 0));
+    return status;
   }
 
   std::uint32_t rotation_;
@@ -241,9 +278,8 @@ class Q8Quantizer final : public Quantizer {
       : Quantizer(from, types::q8_0(), common_block(from, types::q8_0()), importance) {}
 
  private:
-  pn::Status quantize(float* weights, const double*, std::uint8_t* out, float* decoded,
+  pn::Status quantize(float* weights, std::size_t k, const double*, std::uint8_t* out, float* decoded,
                       std::size_t& bad) const override {
-    const std::size_t k = static_cast<std::size_t>(unit_elements_);
     auto* blocks = reinterpret_cast<pn::BlockQ8_0*>(out);  // which has no alignment
     const pn::Status status = pn::quantize_row_q8_0(weights, k, blocks, &bad);
     if (status != pn::Status::ok) return status;
@@ -269,51 +305,58 @@ class PnDecoder final : public Conversion {
 
   Outcome run(const std::uint8_t* in, std::uint64_t, std::size_t units, std::uint8_t* out) const override {
     Outcome outcome;
-    const std::size_t k = static_cast<std::size_t>(unit_elements_);
-    std::vector<float> weights(k);
-    for (std::size_t u = 0; u < units && outcome.status == pn::Status::ok; ++u) {
-      outcome.element = u * unit_elements_;
-      for (std::size_t b = 0; b < k / T::block_size; ++b) {
-        const auto block = load_block<pn::Block34>(in + u * unit_bytes_in_ + b * sizeof(pn::Block34));
-        outcome.status = pn::validate_block<T>(block);
-        if (outcome.status != pn::Status::ok) {
-          outcome.element += b * T::block_size;
-          return outcome;
-        }
-        pn::decode_block<T>(block, weights.data() + b * T::block_size);
+    const std::size_t unit = static_cast<std::size_t>(unit_elements_);
+    const std::size_t most = std::max<std::size_t>(1, piece_elements / 8 / unit);
+    std::vector<float> weights(most * unit);
+    std::vector<std::uint16_t> bits(to_ == types::f32() ? 0 : most * unit);
+    for (std::size_t done = 0; done < units && outcome.status == pn::Status::ok; done += most) {
+      std::size_t k = std::min(most, units - done) * unit;
+      const std::uint8_t* blocks = in + done * unit_bytes_in_;
+      Fault fault{};
+      outcome.status = pn::cpu::validate_rows<T>(blocks, 0, 1, k, &fault);
+      if (outcome.status != pn::Status::ok) {
+        outcome.element = done * unit + fault.index * T::block_size;
+        k = fault.index * T::block_size / unit * unit;
       }
       std::size_t bad = 0;
-      outcome.status = store(weights, out + u * unit_bytes_out_, bad);
-      outcome.element += bad;
+      const pn::Status stored = rotation_ == 0
+                                    ? store(blocks, k, bits, out + done * unit_bytes_out_, bad)
+                                    : store_rotated(blocks, k, weights, bits, out + done * unit_bytes_out_, bad);
+      if (stored != pn::Status::ok) {
+        outcome.status = stored;
+        outcome.element = done * unit + bad;
+      }
     }
     return outcome;
   }
 
  private:
-  // not_finite: finite before the conversion, beyond the target's range after it.
-  pn::Status store(std::vector<float>& weights, std::uint8_t* out, std::size_t& bad) const {
-    const std::size_t k = weights.size();
+  // not_finite: finite before the conversion, beyond the target's range after it. What comes before is stored.
+  pn::Status store(const std::uint8_t* blocks, std::size_t k, std::vector<std::uint16_t>& bits, std::uint8_t* out,
+                   std::size_t& bad) const {
     if (to_ == types::f32()) {
-      const pn::Status status =
-          rotation_ == 0 ? pn::Status::ok : pn::hadamard_weights(weights.data(), weights.data(), k, rotation_, &bad);
+      must(pn::cpu::dequantize_rows<T>(blocks, 0, 1, 0, k, out, Element::f32, 0));
+      return pn::Status::ok;
+    }
+    const std::uint16_t infinity = to_ == types::bf16() ? 0x7F80 : 0x7C00;
+    must(pn::cpu::dequantize_rows<T>(blocks, 0, 1, 0, k, bits.data(), element_of(to_), 0));
+    bad = 0;
+    while (bad < k && (bits[bad] & infinity) != infinity) ++bad;
+    std::memcpy(out, bits.data(), bad * sizeof(std::uint16_t));
+    return bad == k ? pn::Status::ok : pn::Status::not_finite;
+  }
+
+  pn::Status store_rotated(const std::uint8_t* blocks, std::size_t k, std::vector<float>& weights,
+                           std::vector<std::uint16_t>& bits, std::uint8_t* out, std::size_t& bad) const {
+    must(pn::cpu::dequantize_rows<T>(blocks, 0, 1, 0, k, weights.data(), Element::f32, 0));
+    pn::Status status = pn::Status::ok;
+    if (to_ == types::f32()) {
+      status = pn::hadamard_weights(weights.data(), weights.data(), k, rotation_, &bad);
       std::memcpy(out, weights.data(), k * sizeof(float));
       return status;
     }
-    std::vector<std::uint16_t> bits(k);
-    pn::Status status = pn::Status::ok;
-    const bool bf16 = to_ == types::bf16();
-    if (rotation_ != 0) {
-      status = bf16 ? pn::hadamard_weights_to_bf16(weights.data(), bits.data(), k, rotation_, &bad)
-                    : pn::hadamard_weights_to_half(weights.data(), bits.data(), k, rotation_, &bad);
-    } else {
-      const std::uint16_t infinity = bf16 ? 0x7F80 : 0x7C00;
-      for (std::size_t e = 0; e < k && status == pn::Status::ok; ++e) {
-        bits[e] = bf16 ? pn::float_to_bf16(weights[e]) : pn::float_to_half(weights[e]);
-        bad = e;
-        if ((bits[e] & infinity) == infinity) status = pn::Status::not_finite;
-      }
-      if (status == pn::Status::ok) bad = 0;
-    }
+    status = to_ == types::bf16() ? pn::hadamard_weights_to_bf16(weights.data(), bits.data(), k, rotation_, &bad)
+                                  : pn::hadamard_weights_to_half(weights.data(), bits.data(), k, rotation_, &bad);
     std::memcpy(out, bits.data(), k * sizeof(std::uint16_t));
     return status;
   }
@@ -343,8 +386,7 @@ class WeightScanner final : public Scanner {
         break;
       }
       seen.add(weights.data(), count);
-      for (std::size_t at = 0; has_blocks_ && at < count; at += p12::block_size)
-        p12::add_block(p12::scan_block(weights.data() + at), outcome.scan);
+      if (has_blocks_) must(p12::cpu::scan_rows(weights.data(), 0, 1, count, outcome.scan));
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     statistics_.merge(seen);
@@ -362,31 +404,26 @@ class WeightScanner final : public Scanner {
   mutable TensorStatistics statistics_;
 };
 
-// The blocks of one type, looked at one by one.
-template <class Block>
+// Looks at the blocks of a type.
 class Validator final : public Conversion {
  public:
-  using Check = pn::Status (*)(const Block&);
-  Validator(const TensorType& type, Check check) : Conversion(type, type, type.block), check_(check) {
-    unit_bytes_out_ = 0;
-  }
+  explicit Validator(const TensorType& type) : Conversion(type, type, type.block) { unit_bytes_out_ = 0; }
 
   Outcome run(const std::uint8_t* in, std::uint64_t, std::size_t units, std::uint8_t*) const override {
     Outcome outcome;
-    for (std::size_t u = 0; u < units; ++u) {
-      const Block block = load_block<Block>(in + u * sizeof(Block));
-      outcome.status = check_(block);
-      if (outcome.status != pn::Status::ok) {
-        outcome.element = u * unit_elements_;
-        break;
-      }
-      if constexpr (sizeof(Block) == sizeof(p12::Block392)) add_to_scan(block, outcome.scan);
+    Fault fault{0, units};
+    const std::size_t k = units * static_cast<std::size_t>(unit_elements_);
+    if (types::is_p12(from_)) {
+      outcome.status = p12::cpu::validate_rows(in, 0, 1, k, &fault);
+      add_to_scan(in, fault.index, outcome.scan);
+    } else if (from_ == types::pn3t()) {
+      outcome.status = pn::cpu::validate_rows<pn::pn3t>(in, 0, 1, k, &fault);
+    } else {
+      outcome.status = pn::cpu::validate_rows<pn::pn4t>(in, 0, 1, k, &fault);
     }
+    if (outcome.status != pn::Status::ok) outcome.element = fault.index * unit_elements_;
     return outcome;
   }
-
- private:
-  Check check_;
 };
 
 }  // namespace
@@ -442,11 +479,7 @@ std::unique_ptr<Scanner> make_scanner(const TensorType& from, std::uint64_t row_
   return std::make_unique<WeightScanner>(from, row_length);
 }
 
-std::unique_ptr<Conversion> make_validator(const TensorType& type) {
-  if (types::is_p12(type)) return std::make_unique<Validator<p12::Block392>>(type, p12::validate_block);
-  if (type == types::pn3t()) return std::make_unique<Validator<pn::Block34>>(type, pn::validate_block<pn::pn3t>);
-  return std::make_unique<Validator<pn::Block34>>(type, pn::validate_block<pn::pn4t>);
-}
+std::unique_ptr<Conversion> make_validator(const TensorType& type) { return std::make_unique<Validator>(type); }
 
 bool can_quantize_from(const TensorType& type) {
   return type == types::f32() || type == types::f16() || type == types::bf16() || types::is_p12(type);
