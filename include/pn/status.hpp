@@ -17,7 +17,7 @@ enum class [[nodiscard]] Status : std::uint8_t {
   scale_overflow = 3,  // every candidate scale of a block is beyond fp16's 65504
   bad_importance = 4,  // an importance is negative, NaN or infinite
 
-  // Arguments of the compiled kernels.
+  // Arguments of the compiled kernels (cpu.hpp), 5 to 15; the core never returns these.
   isa_not_available = 5,  // this processor or this build does not have the instruction set
   too_many_tokens = 6,    // more than 16 tokens in a call
   misaligned = 7,         // a workspace is not aligned to 64 bytes

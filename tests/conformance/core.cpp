@@ -25,6 +25,13 @@ const char* name_of(Status status) {
     case Status::not_finite: return "not_finite";
     case Status::scale_overflow: return "scale_overflow";
     case Status::bad_importance: return "bad_importance";
+    // Of the compiled kernels, never of the core.
+    case Status::isa_not_available:
+    case Status::too_many_tokens:
+    case Status::misaligned:
+    case Status::not_prepared:
+    case Status::out_of_range:
+    case Status::bad_rank: break;
     case Status::scale_not_finite: return "scale_not_finite";
     case Status::reserved_bits_set: return "reserved_bits_set";
     case Status::too_many_listed: return "too_many_listed";

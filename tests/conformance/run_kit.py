@@ -61,9 +61,10 @@ def main(program, folder):
                 print(problem)
             failed += not good
             print("%s  %s: %s" % ("ok    " if good else "FAILED", test["id"], test["proves"]))
-    # The core has a name for everything that the manifest can say, and no other.
+    # The core has a name for everything that the manifest can say, and no other; 5 to 15 are for the compiled kernels.
     header = pathlib.Path(__file__).resolve().parents[2] / "include/pn/status.hpp"
-    named = re.findall(r"^  ([a-z_]+) = \d+,", header.read_text(), re.MULTILINE)
+    named = [name for name, number in re.findall(r"^  ([a-z_]+) = (\d+),", header.read_text(), re.MULTILINE)
+             if not 5 <= int(number) <= 15]
     if named != list(manifest["results"]):
         print("FAILED  the results of the manifest are not those of pn::Status, in their order")
         failed += 1
