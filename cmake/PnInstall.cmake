@@ -5,6 +5,10 @@ set(pn_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/pn)
 
 install(TARGETS pn_core EXPORT pn-core)
 install(EXPORT pn-core NAMESPACE pn:: FILE pn-core.cmake DESTINATION ${pn_cmake_dir})
+if(PN_CPU)
+  install(TARGETS pn_cpu EXPORT pn-cpu)
+  install(EXPORT pn-cpu NAMESPACE pn:: FILE pn-cpu.cmake DESTINATION ${pn_cmake_dir})
+endif()
 install(DIRECTORY include/pn include/p12 DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.hpp" PATTERN "FORMAT.md")
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
@@ -21,10 +25,17 @@ endif()
 configure_package_config_file(cmake/pn-config.cmake.in ${PROJECT_BINARY_DIR}/pn-config.cmake
   INSTALL_DESTINATION ${pn_cmake_dir})
 # Before 1.0 a minor version may break, so only the same minor version matches.
+set(pn_any_architecture ARCH_INDEPENDENT)
+if(PN_CPU)
+  set(pn_any_architecture "")
+endif()
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/pn-config-version.cmake
-  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+  COMPATIBILITY SameMinorVersion ${pn_any_architecture})
 install(FILES ${PROJECT_BINARY_DIR}/pn-config.cmake ${PROJECT_BINARY_DIR}/pn-config-version.cmake
   DESTINATION ${pn_cmake_dir})
 
 # The same package from the build tree, for those who point pn_DIR at it.
 export(EXPORT pn-core NAMESPACE pn:: FILE ${PROJECT_BINARY_DIR}/pn-core.cmake)
+if(PN_CPU)
+  export(EXPORT pn-cpu NAMESPACE pn:: FILE ${PROJECT_BINARY_DIR}/pn-cpu.cmake)
+endif()

@@ -22,6 +22,13 @@
 #include <pn/block34.hpp>
 #include <pn/status.hpp>
 
+// What a shared library shows.
+#if defined(__GNUC__)
+#define PN_CPU_API __attribute__((visibility("default")))
+#else
+#define PN_CPU_API
+#endif
+
 namespace pn::cpu {
 
 // ---- Instruction sets ----
@@ -44,10 +51,10 @@ struct IsaList {
   const Isa* end() const noexcept { return items + count; }
   std::size_t size() const noexcept { return count; }
 };
-IsaList isas() noexcept;
+PN_CPU_API IsaList isas() noexcept;
 
 // "avx2" and so on; never null.
-const char* isa_name(Isa isa) noexcept;
+PN_CPU_API const char* isa_name(Isa isa) noexcept;
 
 // ---- Words that the functions share ----
 
@@ -76,7 +83,8 @@ enum class Stores : std::uint8_t { cached = 0, streaming = 1 };
 
 // `count` numbers from one type to another: exact, or rounded once to nearest even (beyond the target's range
 // infinite), the bits of pn/half.hpp. The same type: a copy.
-Status convert(const void* in, Element from, std::size_t count, void* out, Element to, Isa isa = Isa::best) noexcept;
+PN_CPU_API Status convert(const void* in, Element from, std::size_t count, void* out, Element to,
+                          Isa isa = Isa::best) noexcept;
 
 // ---- Quantizing, validating, dequantizing PN ----
 
@@ -86,28 +94,42 @@ Status convert(const void* in, Element from, std::size_t count, void* out, Eleme
 //   fault       index: the element of the row; rows before it have been written
 //   returns     as pn::quantize_row: not_finite, bad_importance, scale_overflow
 template <class T>
-Status quantize_rows(const void* weights, Element element, std::size_t weight_stride, std::size_t rows, std::size_t k,
-                     const double* importance, void* blocks, std::size_t block_stride, Fault* fault = nullptr,
-                     Isa isa = Isa::best) noexcept;
+PN_CPU_API Status quantize_rows(const void* weights, Element element, std::size_t weight_stride, std::size_t rows,
+                                std::size_t k, const double* importance, void* blocks, std::size_t block_stride,
+                                Fault* fault = nullptr, Isa isa = Isa::best) noexcept;
+
+// What quantizing cost: sums over weights w and the v that their blocks stand for.
+struct ErrorSums {
+  double squared_error = 0;   // of g * (w - v)^2
+  double squared_weight = 0;  // of g * w^2
+};
+// Adds rows of weights and of their blocks to `sums`; g: the importance of the column, 1 where `importance` is null. In
+// double and in one order, so the same bits on every instruction set: sixteen partial sums over a row, of the columns
+// that are equal modulo 16, added from the first to the last.
+template <class T>
+PN_CPU_API Status add_error(const void* weights, Element element, std::size_t weight_stride, std::size_t rows,
+                            std::size_t k, const double* importance, const void* blocks, std::size_t block_stride,
+                            ErrorSums& sums, Isa isa = Isa::best) noexcept;
 
 // Are all blocks valid? fault: the first row and block that is not. Returns scale_not_finite, reserved_bits_set.
 template <class T>
-Status validate_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, Fault* fault = nullptr,
-                     Isa isa = Isa::best) noexcept;
+PN_CPU_API Status validate_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k,
+                                Fault* fault = nullptr, Isa isa = Isa::best) noexcept;
 
 // A tile: columns first .. first + columns - 1 of each row, which need not begin or end at a block, to f32 (exact), or
 // to f16 or bf16 (rounded once to nearest even; beyond f16's range infinite). `blocks` is the beginning of a row; a row
 // holds at least first + columns weights. The bits of pn::decode_row, but that a NaN may have another payload.
 template <class T>
-Status dequantize_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t first, std::size_t columns,
-                       void* out, Element element, std::size_t out_stride, Isa isa = Isa::best) noexcept;
+PN_CPU_API Status dequantize_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t first,
+                                  std::size_t columns, void* out, Element element, std::size_t out_stride,
+                                  Isa isa = Isa::best) noexcept;
 
 // Embedding look-up: row ids[i] of a matrix of `rows` rows becomes row i of `out`. out_of_range when an id is negative
 // or not below `rows`: fault->row is its place in `ids`, and nothing has been written.
 template <class T>
-Status get_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, const std::int64_t* ids,
-                std::size_t count, void* out, Element element, std::size_t out_stride, Fault* fault = nullptr,
-                Isa isa = Isa::best) noexcept;
+PN_CPU_API Status get_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k,
+                           const std::int64_t* ids, std::size_t count, void* out, Element element,
+                           std::size_t out_stride, Fault* fault = nullptr, Isa isa = Isa::best) noexcept;
 
 // ---- Multiplying: y[m][n] = sum over k of x[m][k] * w[n][k], m < tokens <= 16 ----
 //
@@ -128,14 +150,15 @@ enum class Activations : std::uint8_t {
 // Bytes of prepared activations, the same for every instruction set; a multiple of 64. 0 when the arguments are not
 // ones that prepare_activations takes.
 template <class T>
-std::size_t activations_bytes(Activations kind, std::size_t tokens, std::size_t k) noexcept;
+PN_CPU_API std::size_t activations_bytes(Activations kind, std::size_t tokens, std::size_t k) noexcept;
 
 // x: `tokens` rows of k floats. `prepared` is aligned to 64 bytes. It is good for multiplies by this library, on this
 // machine, with this T, and by the same instruction set. Returns too_many_tokens; misaligned; i16 and q8_0: not_finite
 // (fault: token and element), scale_overflow (q8_0: a scale beyond fp16; fault: token and first element of the 32).
 template <class T>
-Status prepare_activations(Activations kind, const float* x, std::size_t x_stride, std::size_t tokens, std::size_t k,
-                           void* prepared, Fault* fault = nullptr, Isa isa = Isa::best) noexcept;
+PN_CPU_API Status prepare_activations(Activations kind, const float* x, std::size_t x_stride, std::size_t tokens,
+                                      std::size_t k, void* prepared, Fault* fault = nullptr,
+                                      Isa isa = Isa::best) noexcept;
 
 // y[m][n] for n < rows and every token m that was prepared; y_stride is the distance in bytes between tokens. Returns
 // not_prepared when `prepared` was not made by prepare_activations with this T and k.
@@ -147,8 +170,8 @@ Status prepare_activations(Activations kind, const float* x, std::size_t x_strid
 // 2^-100); q8_0 at most 1/254 + 2^-11 of the largest |x| of the 32, or 127 * 2^-25 where that is more (scales that are
 // subnormal in fp16, which means all |x| below 0.0078).
 template <class T>
-Status multiply(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, const void* prepared, float* y,
-                std::size_t y_stride) noexcept;
+PN_CPU_API Status multiply(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k,
+                           const void* prepared, float* y, std::size_t y_stride) noexcept;
 
 // ---- A low-rank add-on (LoRA) beside packed weights of any kind: y += scale * B (A x) ----
 
@@ -165,14 +188,14 @@ inline constexpr std::size_t max_rank = 256;
 
 // t[m][r] = sum over k of a[r][k] * x[m][k]; any k. t_stride: bytes between tokens, t holds `rank` floats for each.
 // |error| <= (k / 4 + 8) * 2^-24 * sum over k of |a * x|. Returns bad_rank (rank or element is not one of the above).
-Status low_rank_down(const LowRank& adapter, std::size_t k, const float* x, std::size_t x_stride, std::size_t tokens,
-                     float* t, std::size_t t_stride, Isa isa = Isa::best) noexcept;
+PN_CPU_API Status low_rank_down(const LowRank& adapter, std::size_t k, const float* x, std::size_t x_stride,
+                                std::size_t tokens, float* t, std::size_t t_stride, Isa isa = Isa::best) noexcept;
 
 // y[m][n] += scale * sum over r of b[n][r] * t[m][r] for the `rows` rows of b from `first` on, for every token with
 // enabled[m] (null: all). y points to the result of row `first`. Other tokens of y are neither read nor written.
-Status low_rank_up(const LowRank& adapter, std::size_t first, std::size_t rows, const float* t, std::size_t t_stride,
-                   std::size_t tokens, const bool* enabled, float* y, std::size_t y_stride,
-                   Isa isa = Isa::best) noexcept;
+PN_CPU_API Status low_rank_up(const LowRank& adapter, std::size_t first, std::size_t rows, const float* t,
+                              std::size_t t_stride, std::size_t tokens, const bool* enabled, float* y,
+                              std::size_t y_stride, Isa isa = Isa::best) noexcept;
 
 }  // namespace pn::cpu
 

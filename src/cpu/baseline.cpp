@@ -52,6 +52,24 @@ void quantize(const Bytes* weights, Element element, std::size_t blocks, const d
 }
 
 template <class T>
+void error(const Bytes* weights, Element element, std::size_t blocks, const double* importance, const Bytes* in,
+           double* sums) {
+  float w[T::block_size];
+  float v[T::block_size];
+  for (std::size_t b = 0; b < blocks; ++b) {
+    load_block<T>(weights + b * T::block_size * element_bytes(element), element, w);
+    decode_block<T>(load_block34(in, b), v);
+    for (std::size_t e = 0; e < T::block_size; ++e) {
+      const double g = importance == nullptr ? 1.0 : importance[b * T::block_size + e];
+      const double weight = static_cast<double>(w[e]);
+      const double r = weight - static_cast<double>(v[e]);
+      sums[e % 16] += g * (r * r);
+      sums[16 + e % 16] += g * (weight * weight);
+    }
+  }
+}
+
+template <class T>
 bool valid(const Bytes* in, std::size_t blocks) {
   for (std::size_t b = 0; b < blocks; ++b)
     if (validate_block<T>(load_block34(in, b)) != Status::ok) return false;
@@ -155,7 +173,7 @@ void multiply(const Multiply& job) {
 
 template <class T>
 constexpr PnKernels pn_kernels() {
-  return {quantize<T>, inspect<T>, valid<T>, dequantize<T>, Q8Layout::by_word, multiply<T>};
+  return {quantize<T>, inspect<T>, error<T>, valid<T>, dequantize<T>, Q8Layout::by_word, multiply<T>};
 }
 
 // ---- BF16_P12 and BF16 ----

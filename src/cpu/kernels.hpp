@@ -49,9 +49,11 @@ struct Multiply {
 struct PnKernels {
   // One row of `blocks` blocks, already known to be free of faults (see inspect).
   void (*quantize)(const Bytes* weights, Element element, std::size_t blocks, const double* importance, Bytes* out);
-  // The largest magnitude of a row's blocks, one for each, as fp32; NaN and infinity come out as values that are not
-  // below infinity when compared as bits.
+  // Whether a row has nothing that the quantizer refuses: a weight that is not finite, or too large for fp16 scales.
   bool (*inspect)(const Bytes* weights, Element element, std::size_t blocks);
+  // One row: sixteen partial sums of g * (w - v)^2, then sixteen of g * w^2.
+  void (*error)(const Bytes* weights, Element element, std::size_t blocks, const double* importance, const Bytes* in,
+                double* sums);
   bool (*valid)(const Bytes* in, std::size_t blocks);
   void (*dequantize)(const Bytes* in, std::size_t blocks, Bytes* out, Element element);
   Q8Layout q8_layout;  // of pn3t

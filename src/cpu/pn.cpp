@@ -78,6 +78,26 @@ Status quantize_rows(const void* weights, Element element, std::size_t weight_st
 }
 
 template <class T>
+Status add_error(const void* weights, Element element, std::size_t weight_stride, std::size_t rows, std::size_t k,
+                 const double* importance, const void* blocks, std::size_t block_stride, ErrorSums& sums,
+                 Isa isa) noexcept {
+  if (k % T::block_size != 0 || !is_element(element)) return Status::bad_length;
+  const Kernels* table = kernels(isa);
+  if (table == nullptr) return Status::isa_not_available;
+  const pn::detail::DefaultFloatEnvironment environment;
+  for (std::size_t n = 0; n < rows; ++n) {
+    double partial[32] = {};
+    kernels_of<T>(*table).error(bytes_of(weights) + n * weight_stride, element, block_count<T>(k), importance,
+                                bytes_of(blocks) + n * block_stride, partial);
+    for (std::size_t i = 0; i < 16; ++i) {
+      sums.squared_error += partial[i];
+      sums.squared_weight += partial[16 + i];
+    }
+  }
+  return Status::ok;
+}
+
+template <class T>
 Status validate_rows(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, Fault* fault,
                      Isa isa) noexcept {
   if (k % T::block_size != 0) return Status::bad_length;
@@ -203,18 +223,21 @@ Status multiply(const void* blocks, std::size_t stride, std::size_t rows, std::s
 }
 
 #define PN_CPU_INSTANTIATE(T)                                                                                         \
-  template Status quantize_rows<T>(const void*, Element, std::size_t, std::size_t, std::size_t, const double*, void*, \
-                                   std::size_t, Fault*, Isa) noexcept;                                                \
-  template Status validate_rows<T>(const void*, std::size_t, std::size_t, std::size_t, Fault*, Isa) noexcept;         \
-  template Status dequantize_rows<T>(const void*, std::size_t, std::size_t, std::size_t, std::size_t, void*, Element, \
-                                     std::size_t, Isa) noexcept;                                                      \
-  template Status get_rows<T>(const void*, std::size_t, std::size_t, std::size_t, const std::int64_t*, std::size_t,   \
-                              void*, Element, std::size_t, Fault*, Isa) noexcept;                                     \
-  template std::size_t activations_bytes<T>(Activations, std::size_t, std::size_t) noexcept;                          \
-  template Status prepare_activations<T>(Activations, const float*, std::size_t, std::size_t, std::size_t, void*,     \
-                                         Fault*, Isa) noexcept;                                                       \
-  template Status multiply<T>(const void*, std::size_t, std::size_t, std::size_t, const void*, float*,                \
-                              std::size_t) noexcept;
+  template PN_CPU_API Status quantize_rows<T>(const void*, Element, std::size_t, std::size_t, std::size_t,            \
+                                              const double*, void*, std::size_t, Fault*, Isa) noexcept;               \
+  template PN_CPU_API Status add_error<T>(const void*, Element, std::size_t, std::size_t, std::size_t, const double*, \
+                                          const void*, std::size_t, ErrorSums&, Isa) noexcept;                        \
+  template PN_CPU_API Status validate_rows<T>(const void*, std::size_t, std::size_t, std::size_t, Fault*,             \
+                                              Isa) noexcept;                                                          \
+  template PN_CPU_API Status dequantize_rows<T>(const void*, std::size_t, std::size_t, std::size_t, std::size_t,      \
+                                                void*, Element, std::size_t, Isa) noexcept;                           \
+  template PN_CPU_API Status get_rows<T>(const void*, std::size_t, std::size_t, std::size_t, const std::int64_t*,     \
+                                         std::size_t, void*, Element, std::size_t, Fault*, Isa) noexcept;             \
+  template PN_CPU_API std::size_t activations_bytes<T>(Activations, std::size_t, std::size_t) noexcept;               \
+  template PN_CPU_API Status prepare_activations<T>(Activations, const float*, std::size_t, std::size_t, std::size_t, \
+                                                    void*, Fault*, Isa) noexcept;                                     \
+  template PN_CPU_API Status multiply<T>(const void*, std::size_t, std::size_t, std::size_t, const void*, float*,     \
+                                         std::size_t) noexcept;
 PN_CPU_INSTANTIATE(pn3t)
 PN_CPU_INSTANTIATE(pn4t)
 

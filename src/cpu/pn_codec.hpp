@@ -2,6 +2,7 @@
 #pragma once
 
 #include "exact.hpp"
+#include "pn_quantize.hpp"
 
 namespace pn::cpu::PN_CPU_ISA {
 
@@ -35,6 +36,33 @@ static void dequantize(const Bytes* in, std::size_t blocks, Bytes* out, Element 
         case Element::f16: store_f16(out + 2 * at, w); break;
         case Element::bf16: store_bf16(out + 2 * at, w); break;
       }
+    }
+  }
+}
+
+// Adds the squares of four or eight .. doubles, times g.
+PN_CPU_INLINE void add_squares(double* sums, F64 v, const double* g) {
+  const F64 square = v * v;
+  store_f64(sums, load_f64(sums) + (g == nullptr ? square : load_f64(g) * square));
+}
+
+template <class T>
+static void error(const Bytes* weights, Element element, std::size_t blocks, const double* importance, const Bytes* in,
+                  double* sums) {
+  constexpr std::size_t half = f32_lanes / 2;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    const Bytes* block = in + b * sizeof(Block34);
+    const F32 d = set_half(block);
+    const BlockWords words = load_block_words(block);
+    for (std::size_t e = 0; e < T::block_size; e += f32_lanes) {
+      const F32 w = load_weights(weights, element, b * T::block_size + e);
+      const F32 v = weights_at<T>(words, d, places<T>.word + e, places<T>.bit + e);
+      const double* g = importance == nullptr ? nullptr : importance + b * T::block_size + e;
+      double* at = sums + e % 16;
+      add_squares(at, first_f64(w) - first_f64(v), g);
+      add_squares(at + half, second_f64(w) - second_f64(v), g == nullptr ? g : g + half);
+      add_squares(at + 16, first_f64(w), g);
+      add_squares(at + 16 + half, second_f64(w), g == nullptr ? g : g + half);
     }
   }
 }

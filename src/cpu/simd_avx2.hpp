@@ -85,6 +85,15 @@ PN_CPU_INLINE void store_bf16(void* p, F32 v) {
                    _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1)));
 }
 
+// ---- Doubles ----
+
+using F64 = __m256d;  // half as many
+
+PN_CPU_INLINE F64 load_f64(const double* p) { return _mm256_loadu_pd(p); }
+PN_CPU_INLINE void store_f64(double* p, F64 v) { _mm256_storeu_pd(p, v); }
+PN_CPU_INLINE F64 first_f64(F32 v) { return _mm256_cvtps_pd(_mm256_castps256_ps128(v)); }
+PN_CPU_INLINE F64 second_f64(F32 v) { return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)); }
+
 // ---- Integers of any width ----
 
 using Bits = __m256i;

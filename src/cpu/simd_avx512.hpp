@@ -91,6 +91,15 @@ PN_CPU_INLINE void store_bf16(void* p, F32 v) {
   _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
 
+// ---- Doubles ----
+
+using F64 = __m512d;  // half as many
+
+PN_CPU_INLINE F64 load_f64(const double* p) { return _mm512_loadu_pd(p); }
+PN_CPU_INLINE void store_f64(double* p, F64 v) { _mm512_storeu_pd(p, v); }
+PN_CPU_INLINE F64 first_f64(F32 v) { return _mm512_cvtps_pd(_mm512_castps512_ps256(v)); }
+PN_CPU_INLINE F64 second_f64(F32 v) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)); }
+
 // ---- Integers of any width ----
 
 using Bits = __m512i;

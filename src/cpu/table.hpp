@@ -46,7 +46,7 @@ static float dot(const Bytes* a, Element element, const Bytes* x, std::size_t k)
 
 template <class T>
 constexpr PnKernels pn_kernels() {
-  return {quantize<T>, inspect<T>, valid<T>, dequantize<T>, WithQ8<T>::layout, multiply_pn<T>};
+  return {quantize<T>, inspect<T>, error<T>, valid<T>, dequantize<T>, WithQ8<T>::layout, multiply_pn<T>};
 }
 
 inline constexpr P12Kernels p12_kernels = {

@@ -55,11 +55,10 @@ void add_to_scan(const std::uint8_t* blocks, std::size_t count, p12::RowScan& sc
   }
 }
 
-// The first element of F32, F16 or BF16 that is finite although it became an infinity of 16 bits; `count` if none.
-std::size_t find_overflow(const TensorType& type, const std::uint8_t* in, const std::uint16_t* out, std::size_t count,
-                          std::uint16_t infinity) {
+// The first element of F32, F16 or BF16 that is finite although it became an infinity of bf16; `count` if none.
+std::size_t find_overflow(const TensorType& type, const std::uint8_t* in, const std::uint16_t* out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
-    if ((out[i] & 0x7FFFu) != infinity) continue;
+    if ((out[i] & 0x7FFFu) != 0x7F80u) continue;
     float value = 0;
     must(pn::cpu::convert(in + i * type.block_bytes, element_of(type), 1, &value, Element::f32));
     if (std::isfinite(value)) return i;
@@ -72,7 +71,7 @@ pn::Status to_bf16(const TensorType& type, const std::uint8_t* in, std::size_t c
                    std::size_t& bad) {
   must(pn::cpu::convert(in, element_of(type), count, out, Element::bf16));
   if (type == types::bf16()) return pn::Status::ok;
-  bad = find_overflow(type, in, out, count, 0x7F80);
+  bad = find_overflow(type, in, out, count);
   return bad == count ? pn::Status::ok : pn::Status::not_finite;
 }
 
@@ -159,31 +158,9 @@ pn::Status to_floats(const TensorType& type, const std::uint8_t* in, std::size_t
   return status;
 }
 
-// Sums over n weights w and what they became, v: many at a time, always in the same order.
-ErrorSums error_of(const float* w, const float* v, std::size_t n, const double* importance) {
-  constexpr std::size_t lanes = 16;
-  double error[lanes] = {};
-  double square[lanes] = {};
-  const auto add = [&](std::size_t lane, std::size_t e, double g) {
-    const double weight = static_cast<double>(w[e]);
-    const double r = weight - static_cast<double>(v[e]);
-    error[lane] += g * (r * r);
-    square[lane] += g * (weight * weight);
-  };
-  std::size_t e = 0;
-  if (importance == nullptr) {
-    for (; e + lanes <= n; e += lanes)
-      for (std::size_t lane = 0; lane < lanes; ++lane) add(lane, e + lane, 1.0);
-    for (; e < n; ++e) add(0, e, 1.0);
-  } else {
-    for (; e + lanes <= n; e += lanes)
-      for (std::size_t lane = 0; lane < lanes; ++lane) add(lane, e + lane, importance[e + lane]);
-    for (; e < n; ++e) add(0, e, importance[e]);
-  }
-  return {std::accumulate(error, error + lanes, 0.0), std::accumulate(square, square + lanes, 0.0)};
-}
+ErrorSums sums_of(const pn::cpu::ErrorSums& sums) { return {sums.squared_error, sums.squared_weight}; }
 
-// What quantizers share: weights as floats, and the error of what they became.
+// What quantizers share: pieces within a row, and what comes before a fault.
 class Quantizer : public Conversion {
  public:
   Quantizer(const TensorType& from, const TensorType& to, std::uint64_t unit_elements, const Importance* importance)
@@ -192,8 +169,7 @@ class Quantizer : public Conversion {
   Outcome run(const std::uint8_t* in, std::uint64_t first, std::size_t units, std::uint8_t* out) const override {
     const std::size_t unit = static_cast<std::size_t>(unit_elements_);
     const std::size_t most = std::max<std::size_t>(1, piece_elements / 8 / unit);
-    std::vector<float> weights(most * unit);
-    std::vector<float> decoded(most * unit);
+    std::vector<float> room(most * unit);
     Outcome outcome;
     for (std::size_t done = 0; done < units && outcome.status == pn::Status::ok;) {
       const std::uint64_t at = (first + done) * unit_elements_;
@@ -203,16 +179,15 @@ class Quantizer : public Conversion {
         importance = importance_->at(at);
         count = static_cast<std::size_t>(std::min<std::uint64_t>(count, (importance_->k - at % importance_->k) / unit));
       }
-      Outcome part =
-          convert(in + done * unit_bytes_in_, count, importance, out + done * unit_bytes_out_, weights, decoded);
-      if (part.status != pn::Status::ok && count > 1) {
-        // What comes before the fault counts.
+      const std::uint8_t* from = in + done * unit_bytes_in_;
+      std::uint8_t* to = out + done * unit_bytes_out_;
+      Outcome part = quantize(from, count * unit, importance, room.data(), to);
+      if (part.status != pn::Status::ok) {  // what comes before the fault counts
         const std::size_t good = static_cast<std::size_t>(part.element / unit_elements_);
-        const std::uint64_t element = part.element;
-        const pn::Status status = part.status;
-        part = convert(in + done * unit_bytes_in_, good, importance, out + done * unit_bytes_out_, weights, decoded);
-        part.status = status;
-        part.element = element;
+        Outcome before = quantize(from, good * unit, importance, room.data(), to);
+        before.status = part.status;
+        before.element = part.element;
+        part = before;
       }
       outcome.append(part, done * unit_elements_);
       done += count;
@@ -220,26 +195,10 @@ class Quantizer : public Conversion {
     return outcome;
   }
 
- protected:
-  // Quantizes k weights, which may be changed to what is really stored, and decodes them again.
-  virtual pn::Status quantize(float* weights, std::size_t k, const double* importance, std::uint8_t* out,
-                              float* decoded, std::size_t& bad) const = 0;
-
  private:
-  Outcome convert(const std::uint8_t* in, std::size_t units, const double* importance, std::uint8_t* out,
-                  std::vector<float>& weights, std::vector<float>& decoded) const {
-    Outcome outcome;
-    const std::size_t k = units * static_cast<std::size_t>(unit_elements_);
-    outcome.status = to_floats(from_, in, k, weights.data(), outcome.element);
-    if (outcome.status != pn::Status::ok) return outcome;
-    std::size_t bad = 0;
-    outcome.status = quantize(weights.data(), k, importance, out, decoded.data(), bad);
-    outcome.element = bad;
-    if (outcome.status != pn::Status::ok) return outcome;
-    outcome.error = error_of(weights.data(), decoded.data(), k, nullptr);
-    if (importance != nullptr) outcome.weighted_error = error_of(weights.data(), decoded.data(), k, importance);
-    return outcome;
-  }
+  // Quantizes k weights. room: k floats. On a failure the element is set and nothing else counts.
+  virtual Outcome quantize(const std::uint8_t* in, std::size_t k, const double* importance, float* room,
+                           std::uint8_t* out) const = 0;
 
   const Importance* importance_;
 };
@@ -254,18 +213,36 @@ class PnQuantizer final : public Quantizer {
         weighted_search_(settings.weighted_search) {}
 
  private:
-  pn::Status quantize(float* weights, std::size_t k, const double* importance, std::uint8_t* out, float* decoded,
-                      std::size_t& bad) const override {
-    if (rotation_ != 0) {
-      const pn::Status status = pn::hadamard_weights(weights, weights, k, rotation_, &bad);
-      if (status != pn::Status::ok) return status;
+  Outcome quantize(const std::uint8_t* in, std::size_t k, const double* importance, float* room,
+                   std::uint8_t* out) const override {
+    Outcome outcome;
+    const void* weights = in;
+    Element element = element_of(from_);
+    if (rotation_ != 0 || types::is_p12(from_)) {
+      outcome.status = to_floats(from_, in, k, room, outcome.element);
+      std::size_t bad = 0;
+      if (outcome.status == pn::Status::ok && rotation_ != 0) {
+        outcome.status = pn::hadamard_weights(room, room, k, rotation_, &bad);
+        outcome.element = bad;
+      }
+      if (outcome.status != pn::Status::ok) return outcome;
+      weights = room;
+      element = Element::f32;
     }
     Fault fault{};
-    const pn::Status status = pn::cpu::quantize_rows<T>(weights, Element::f32, 0, 1, k,
-                                                        weighted_search_ ? importance : nullptr, out, 0, &fault);
-    bad = fault.index;
-    if (status == pn::Status::ok) must(pn::cpu::dequantize_rows<T>(out, 0, 1, 0, k, decoded, Element::f32, 0));
-    return status;
+    outcome.status =
+        pn::cpu::quantize_rows<T>(weights, element, 0, 1, k, weighted_search_ ? importance : nullptr, out, 0, &fault);
+    outcome.element = fault.index;
+    if (outcome.status != pn::Status::ok) return outcome;
+    pn::cpu::ErrorSums error;
+    must(pn::cpu::add_error<T>(weights, element, 0, 1, k, nullptr, out, 0, error));
+    outcome.error = sums_of(error);
+    if (importance != nullptr) {
+      pn::cpu::ErrorSums weighted;
+      must(pn::cpu::add_error<T>(weights, element, 0, 1, k, importance, out, 0, weighted));
+      outcome.weighted_error = sums_of(weighted);
+    }
+    return outcome;
   }
 
   std::uint32_t rotation_;
@@ -278,21 +255,37 @@ class Q8Quantizer final : public Quantizer {
       : Quantizer(from, types::q8_0(), common_block(from, types::q8_0()), importance) {}
 
  private:
-  pn::Status quantize(float* weights, std::size_t k, const double*, std::uint8_t* out, float* decoded,
-                      std::size_t& bad) const override {
+  Outcome quantize(const std::uint8_t* in, std::size_t k, const double* importance, float* room,
+                   std::uint8_t* out) const override {
+    constexpr std::size_t size = pn::q8_0_block_size;
+    Outcome outcome;
+    outcome.status = to_floats(from_, in, k, room, outcome.element);
+    if (outcome.status != pn::Status::ok) return outcome;
+    std::size_t bad = 0;
     auto* blocks = reinterpret_cast<pn::BlockQ8_0*>(out);  // which has no alignment
-    const pn::Status status = pn::quantize_row_q8_0(weights, k, blocks, &bad);
-    if (status != pn::Status::ok) return status;
-    for (std::size_t b = 0; b < k / types::q8_0().block; ++b) {
+    outcome.status = pn::quantize_row_q8_0(room, k, blocks, &bad);
+    outcome.element = bad;
+    if (outcome.status != pn::Status::ok) return outcome;
+    for (std::size_t b = 0; b < k / size; ++b) {
       const pn::BlockQ8_0 block = load_block<pn::BlockQ8_0>(out + b * sizeof(pn::BlockQ8_0));
       std::uint16_t d = 0;
       std::memcpy(&d, block.d, sizeof d);
-      const float scale = pn::half_to_float(d);
-      bad = b * types::q8_0().block;
-      if (!std::isfinite(scale)) return pn::Status::scale_overflow;
-      for (std::size_t e = 0; e < types::q8_0().block; ++e) decoded[bad + e] = scale * static_cast<float>(block.qs[e]);
+      const double scale = static_cast<double>(pn::half_to_float(d));
+      if (!std::isfinite(scale)) {
+        outcome.status = pn::Status::scale_overflow;
+        outcome.element = b * size;
+        return outcome;
+      }
+      for (std::size_t e = 0; e < size; ++e) {
+        const double w = static_cast<double>(room[b * size + e]);
+        const double r = w - scale * block.qs[e];
+        outcome.error.add({r * r, w * w});
+        if (importance == nullptr) continue;
+        const double g = importance[b * size + e];
+        outcome.weighted_error.add({g * (r * r), g * (w * w)});
+      }
     }
-    return pn::Status::ok;
+    return outcome;
   }
 };
 
