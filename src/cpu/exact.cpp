@@ -80,21 +80,33 @@ template int search_among<pn4t>(const float*, const double*, std::uint64_t) noex
 template void store_candidate<pn3t>(const float*, int, Bytes*) noexcept;
 template void store_candidate<pn4t>(const float*, int, Bytes*) noexcept;
 
+// Compared as integers, which compilers turn into vectors.
+std::uint32_t largest_magnitude(const Bytes* x, std::size_t n) noexcept {
+  constexpr std::size_t piece = 32;
+  std::int32_t largest = 0;
+  for (std::size_t start = 0; start < n; start += piece) {
+    std::int32_t bits[piece] = {};
+    const std::size_t count = n - start < piece ? n - start : piece;
+    std::memcpy(bits, x + 4 * start, 4 * count);
+    for (const std::int32_t v : bits) {
+      const std::int32_t magnitude = v & 0x7FFFFFFF;
+      largest = magnitude > largest ? magnitude : largest;
+    }
+  }
+  return static_cast<std::uint32_t>(largest);
+}
+
 Status check_activations(Activations kind, const Bytes* x, std::size_t k, std::size_t& bad) noexcept {
-  std::uint32_t largest = 0;  // of this group of 32, as bits
-  for (std::size_t e = 0; e < k; ++e) {
-    const std::uint32_t magnitude = detail::load_le32(x + 4 * e) & 0x7FFFFFFFu;
-    if (magnitude >= 0x7F800000u) {
-      bad = e;
+  for (std::size_t start = 0; start < k; start += q8_0_block_size) {
+    const std::size_t count = k - start < q8_0_block_size ? k - start : q8_0_block_size;
+    const std::uint32_t largest = largest_magnitude(x + 4 * start, count);
+    bad = start;
+    if (largest >= 0x7F800000u) {
+      while ((detail::load_le32(x + 4 * bad) & 0x7FFFFFFFu) < 0x7F800000u) ++bad;
       return Status::not_finite;
     }
-    largest = magnitude > largest ? magnitude : largest;
-    if (kind != Activations::q8_0 || e % q8_0_block_size != q8_0_block_size - 1) continue;
-    if ((float_to_half(detail::bit_cast<float>(largest) / 127.0f) & 0x7C00u) == 0x7C00u) {
-      bad = e - (q8_0_block_size - 1);
+    if (kind == Activations::q8_0 && detail::bit_cast<float>(largest) / 127.0f >= 65520.0f)
       return Status::scale_overflow;
-    }
-    largest = 0;
   }
   return Status::ok;
 }

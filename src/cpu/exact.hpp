@@ -33,6 +33,9 @@ int search_among(const float* weights, const double* importance, std::uint64_t c
 template <class T>
 void store_candidate(const float* weights, int candidate, Bytes* out) noexcept;
 
+// The bits of the largest magnitude of n floats at any address; 0x7F800000 or more when one is not finite.
+std::uint32_t largest_magnitude(const Bytes* x, std::size_t n) noexcept;
+
 // Are all of k floats finite (i16), and is each scale an fp16 (q8_0)? not_finite or scale_overflow; `bad`: the element,
 // or the first element of the 32.
 Status check_activations(Activations kind, const Bytes* x, std::size_t k, std::size_t& bad) noexcept;
