@@ -92,7 +92,8 @@ constexpr std::size_t pn_token_bytes(Activations kind, std::size_t k) noexcept {
 }
 
 // BF16 and BF16_P12: x for the order of plain weights, and again for the order in which unpacked ones come out of a
-// kernel: see p12_multiply.hpp.
-constexpr std::size_t p12_token_bytes(std::size_t k) noexcept { return 8 * k; }
+// kernel: see p12_multiply.hpp. 64 more bytes, or what a tile reads of several tokens would share a few sets of the
+// first-level cache.
+constexpr std::size_t p12_token_bytes(std::size_t k) noexcept { return 8 * k + 64; }
 
 }  // namespace pn::cpu

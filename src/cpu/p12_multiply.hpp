@@ -13,6 +13,8 @@ namespace pn::cpu::PN_CPU_ISA {
 
 inline constexpr std::size_t partial_sums = 64;
 inline constexpr std::size_t sum_vectors = partial_sums / f32_lanes;
+// Units that meet every sum once, or more often. Known places in the sums keep these in registers.
+inline constexpr std::size_t units_at_once = sum_vectors > 8 ? sum_vectors / 8 : 1;
 
 // x for weights as in memory, then for weights as zipped: what the even and the odd weights of each vector meet.
 static void prepare(const Bytes* x, std::size_t k, Bytes* token) {
@@ -63,7 +65,7 @@ PN_CPU_INLINE float total(const Sums& s) {
   return sum_zipped(u[0], u[1]);
 }
 
-// Adds unit u of each of R rows to the sums of T tokens.
+// Adds a unit of each of R rows to the sums of T tokens: unit u, counted from any multiple of units_at_once on.
 template <Order How, std::size_t R, std::size_t T>
 PN_CPU_INLINE void add_units(const Unit (&units)[R], std::size_t u, const Bytes* x, std::size_t token_bytes,
                              Sums (&sums)[R][T]) {
@@ -117,7 +119,8 @@ PN_CPU_INLINE void decode_zipped(const Bytes* block, const ExponentBytes& expone
 struct FromBf16 {
   static constexpr std::size_t block_bytes = 2 * p12::block_size;
   static constexpr Arranged arranged = Arranged::as_memory;
-  static constexpr std::size_t rows_of_one_token = 2;  // two streams of memory are read faster than one
+  // Two streams of memory are read faster than one, if the sums of two rows stay in registers.
+  static constexpr std::size_t rows_of_one_token = sum_vectors > 8 ? 1 : 2;
   const Bytes* block;
   PN_CPU_INLINE void open(FromBf16& from, const Bytes* block) { from.block = block; }
   PN_CPU_INLINE Unit unit(const FromBf16& from, std::size_t u) { return load_unit(from.block + u * 4 * byte_lanes); }
@@ -157,14 +160,16 @@ PN_CPU_INLINE void add_blocks(const Bytes* const (&rows)[R], std::size_t blocks,
   for (std::size_t b = 0; b < blocks; ++b, x += 4 * p12::block_size) {
     From from[R];
     for (std::size_t r = 0; r < R; ++r) From::open(from[r], rows[r] + b * From::block_bytes);
-    for (std::size_t u = 0; u < units_per_block; ++u) {
-      Unit units[R];
-      for (std::size_t r = 0; r < R; ++r) {
-        prefetch_part<From::block_bytes>(from[r].block, prefetch_distance, u, units_per_block);
-        units[r] = From::unit(from[r], u);
+    for (std::size_t first = 0; first < units_per_block; first += units_at_once)
+      for (std::size_t i = 0; i < units_at_once; ++i) {
+        const std::size_t u = first + i;
+        Unit units[R];
+        for (std::size_t r = 0; r < R; ++r) {
+          prefetch_part<From::block_bytes>(from[r].block, prefetch_distance, u, units_per_block);
+          units[r] = From::unit(from[r], u);
+        }
+        add_units<How>(units, i, x + u * 4 * unit_weights, token_bytes, sums);
       }
-      add_units<How>(units, u, x + u * 4 * unit_weights, token_bytes, sums);
-    }
   }
 }
 
@@ -197,78 +202,107 @@ static void multiply_rows(const Multiply& job) {
   for (; n < job.rows; ++n) multiply_row<From, How, 1, T>(job, n);
 }
 
-// ---- More tokens: a panel of rows goes through in pieces of K. A piece of each row is unpacked once, and a tile of
-// rows and tokens shares what it loads of both ----
+// ---- More tokens: a panel of rows goes through in pieces of K. A piece of each row is unpacked once; then one vector
+// of sums after the other takes its products, in tiles of rows and tokens that share what they load of both ----
 
-inline constexpr std::size_t tile_rows = vector_registers == 32 ? 3 : 2;
-inline constexpr std::size_t tile_tokens = vector_registers == 32 ? 4 : 2;
+// A tile's sums, a vector of weights of each row and one of x fill the registers. With one vector of sums at a time the
+// tile is large, and the larger it is, the less is loaded and taken out of bf16 for each product.
+inline constexpr std::size_t tile_rows = vector_registers == 32 && f32_lanes > 4 ? 6 : 3;
+inline constexpr std::size_t tile_tokens = 4;
 inline constexpr std::size_t panel_rows = 6;
+static_assert(panel_rows % tile_rows == 0, "tiles cover a panel");
+// Longer pieces spend less on sums that come and go, but then x, weights and sums leave the first-level cache, and
+// memory is asked for in longer bursts.
 inline constexpr std::size_t piece_blocks = 4;
 
-// Adds `blocks` unpacked blocks of R rows to the sums of T tokens, which rest in memory. Two vectors of sums at a time:
-// so many products are independent that nothing waits, and a tile's sums fit the registers.
-template <Order How, std::size_t R, std::size_t T>
-static void add_tile(const Bytes* const* rows, std::size_t blocks, const Bytes* x, std::size_t token_bytes,
-                     Sums (*resting)[max_tokens]) {
-  const std::size_t vectors = blocks * 2 * p12::block_size / byte_lanes;
-  for (std::size_t first = 0; first < sum_vectors / 2; ++first) {
-    F32 evens[R][T], odds[R][T];
-    for (std::size_t r = 0; r < R; ++r)
-      for (std::size_t m = 0; m < T; ++m) {
-        evens[r][m] = resting[r][m].v[2 * first];
-        odds[r][m] = resting[r][m].v[2 * first + 1];
-      }
-    for (std::size_t v = first; v < vectors; v += sum_vectors / 2) {
-      F32 even[R], odd[R];
-      for (std::size_t r = 0; r < R; ++r) {
-        const Bits weights = load_bits(rows[r] + v * byte_lanes);
-        even[r] = even_bf16(weights);
-        odd[r] = odd_bf16(weights);
-      }
-      for (std::size_t m = 0; m < T; ++m) {
-        const Bytes* xs = x + m * token_bytes + v * 8 * f32_lanes;
-        const F32 x_even = load_f32(xs);
-        const F32 x_odd = load_f32(xs + 4 * f32_lanes);
-        for (std::size_t r = 0; r < R; ++r) {
-          evens[r][m] = add_product<How>(even[r], x_even, evens[r][m]);
-          odds[r][m] = add_product<How>(odd[r], x_odd, odds[r][m]);
-        }
-      }
-    }
-    for (std::size_t r = 0; r < R; ++r)
-      for (std::size_t m = 0; m < T; ++m) {
-        resting[r][m].v[2 * first] = evens[r][m];
-        resting[r][m].v[2 * first + 1] = odds[r][m];
-      }
+// Rows of a panel in a piece, and x for them. Rows that a panel lacks are the first one again.
+struct Piece {
+  const Bytes* rows[panel_rows];
+  const Bytes* x;
+  std::size_t token_bytes;
+  std::size_t steps;  // of 64 weights, in which every vector of sums has its share
+};
+
+// Without this GCC loads v anew for every product that it is in, and loads become the limit.
+PN_CPU_INLINE F32 in_register(F32 v) {
+#if defined(__x86_64__)
+  __asm__("" : "+v"(v));
+#endif
+  return v;
+}
+
+// Adds a piece to vector s of the sums of the rows from r on and T tokens from m on: sums[token][row] of the panel.
+// Odd: is s?
+template <Order How, bool Odd, std::size_t T>
+static void add_tile(const Piece& piece, std::size_t s, std::size_t r, std::size_t m, F32 (*sums)[panel_rows]) {
+  const Bytes* rows[tile_rows];
+  F32 tile[tile_rows][T];  // not [T][tile_rows]: GCC would copy that as a block of memory, and leave it there
+  for (std::size_t i = 0; i < tile_rows; ++i) {
+    rows[i] = piece.rows[r + i] + s / 2 * byte_lanes;
+    for (std::size_t t = 0; t < T; ++t) tile[i][t] = sums[m + t][r + i];
   }
+  const Bytes* x = piece.x + m * piece.token_bytes + s * 4 * f32_lanes;
+  std::size_t step = 0;
+  do {
+    F32 w[tile_rows];
+    for (std::size_t i = 0; i < tile_rows; ++i) {
+      const Bits weights = load_bits(rows[i] + step * 2 * partial_sums);
+      w[i] = Odd ? odd_bf16(weights) : even_bf16(weights);
+    }
+    for (std::size_t t = 0; t < T; ++t) {
+      const F32 of_token = in_register(load_f32(x + t * piece.token_bytes + step * 4 * partial_sums));
+      for (std::size_t i = 0; i < tile_rows; ++i) tile[i][t] = add_product<How>(w[i], of_token, tile[i][t]);
+    }
+  } while (++step < piece.steps);
+  for (std::size_t i = 0; i < tile_rows; ++i)
+    for (std::size_t t = 0; t < T; ++t) sums[m + t][r + i] = tile[i][t];
 }
 
-// All rows of a panel, T tokens from token m on, whose x stay in the first-level cache meanwhile.
+// Memory to ask for while a piece is worked on, a little with every tile: where the next piece lies. All at once would
+// take the buffers that also bring x and sums from the second-level cache.
+struct Ahead {
+  const Bytes* row;
+  std::size_t stride;
+  std::size_t rows;
+  std::size_t bytes;  // of a row
+  std::size_t done;   // bytes of the first row
+  std::size_t lines_at_once;
+
+  PN_CPU_INLINE void ask(Ahead& a) {
+    for (std::size_t i = 0; i < a.lines_at_once && a.rows > 0; ++i) {
+      __builtin_prefetch(a.row + a.done, 0, 2);
+      a.done += 64;
+      if (a.done < a.bytes) continue;
+      a.row += a.stride;
+      a.done = 0;
+      --a.rows;
+    }
+  }
+};
+
+// From token m on, as long as there are T: the first `rows` rows of a panel, rounded up to tiles.
 template <Order How, std::size_t T>
-static void add_tiles(const Bytes* const* pieces, std::size_t rows, std::size_t blocks, const Bytes* x,
-                      std::size_t token_bytes, std::size_t m, Sums (*sums)[max_tokens]) {
-  const auto sums_from = [ sums, m ](std::size_t r) __attribute__((always_inline)) {
-    return reinterpret_cast<Sums(*)[max_tokens]>(&sums[r][m]);
-  };
-  x += m * token_bytes;
-  std::size_t r = 0;
-  for (; rows - r >= tile_rows; r += tile_rows)
-    add_tile<How, tile_rows, T>(pieces + r, blocks, x, token_bytes, sums_from(r));
-  for (; r < rows; ++r) add_tile<How, 1, T>(pieces + r, blocks, x, token_bytes, sums_from(r));
+PN_CPU_INLINE void add_tiles(const Piece& piece, std::size_t s, std::size_t rows, std::size_t& m, std::size_t tokens,
+                             F32 (*sums)[panel_rows], Ahead& ahead) {
+  for (; tokens - m >= T; m += T)
+    for (std::size_t r = 0; r < rows; r += tile_rows) {
+      Ahead::ask(ahead);
+      if (s % 2 == 0)
+        add_tile<How, false, T>(piece, s, r, m, sums);
+      else
+        add_tile<How, true, T>(piece, s, r, m, sums);
+    }
 }
 
-// A piece of a panel: where its rows lie as bf16, unpacked into `room` where they are packed. Meanwhile memory is asked
-// for the next piece of the panel or, at its end, for the next panel.
-PN_CPU_INLINE const Bytes* open_piece(FromBf16, const Bytes* row, std::size_t blocks, std::ptrdiff_t ahead, Bytes*) {
-  for (std::size_t i = 0; i < blocks; ++i)
-    prefetch_part<FromBf16::block_bytes>(row + i * FromBf16::block_bytes, ahead, 0, 1);
-  return row;
+// Where `blocks` blocks of a row lie as bf16 that vectors load well: unpacked into `room`, or copied if not aligned.
+PN_CPU_INLINE const Bytes* open_piece(FromBf16, const Bytes* row, std::size_t blocks, Bytes* room) {
+  if (reinterpret_cast<std::uintptr_t>(row) % byte_lanes == 0) return row;
+  for (std::size_t i = 0; i < blocks * FromBf16::block_bytes; i += byte_lanes) store_bits(room + i, load_bits(row + i));
+  return room;
 }
-PN_CPU_INLINE const Bytes* open_piece(FromPacked, const Bytes* row, std::size_t blocks, std::ptrdiff_t ahead,
-                                      Bytes* room) {
+PN_CPU_INLINE const Bytes* open_piece(FromPacked, const Bytes* row, std::size_t blocks, Bytes* room) {
   for (std::size_t i = 0; i < blocks; ++i) {
     const Bytes* block = row + i * FromPacked::block_bytes;
-    prefetch_part<FromPacked::block_bytes>(block, ahead, 0, 1);
     decode_zipped(block, exponent_bytes(block[0]), room + i * FromBf16::block_bytes);
   }
   return room;
@@ -278,35 +312,48 @@ template <class From, Order How>
 static void multiply_panel(const Multiply& job, std::size_t n, std::size_t rows) {
   const std::size_t tokens = job.x->tokens;
   const std::size_t all = job.k / p12::block_size;
-  alignas(64) Bytes room[panel_rows][piece_blocks * FromBf16::block_bytes];
-  Sums sums[panel_rows][max_tokens];
-  for (std::size_t r = 0; r < rows; ++r)
+  const std::size_t pieces = (all + piece_blocks - 1) / piece_blocks;
+  const std::size_t tiles =
+      sum_vectors * ((rows + tile_rows - 1) / tile_rows) * ((tokens + tile_tokens - 1) / tile_tokens);
+  const std::size_t rows_behind = job.rows - n - rows;
+  alignas(64) Bytes room[panel_rows][piece_blocks * FromBf16::block_bytes + 64];  // rows not all in the same cache sets
+  F32 sums[sum_vectors][max_tokens][panel_rows];
+  for (std::size_t s = 0; s < sum_vectors; ++s)
     for (std::size_t m = 0; m < tokens; ++m)
-      for (F32& v : sums[r][m].v) v = zero_f32();
-  for (std::size_t b = 0; b < all; b += piece_blocks) {
-    const std::size_t blocks = all - b < piece_blocks ? all - b : piece_blocks;
-    const bool last = b + blocks == all;
-    const std::ptrdiff_t ahead =
-        last ? static_cast<std::ptrdiff_t>(rows * job.stride) - static_cast<std::ptrdiff_t>(b * From::block_bytes)
-             : static_cast<std::ptrdiff_t>(blocks * From::block_bytes);
-    const Bytes* pieces[panel_rows];
+      for (F32& v : sums[s][m]) v = zero_f32();
+  Piece piece;
+  piece.token_bytes = job.x->token_bytes;
+  for (std::size_t b = 0, left = pieces; left > 0; --left) {
+    const std::size_t blocks = (all - b) / left;
     for (std::size_t r = 0; r < rows; ++r)
-      pieces[r] = open_piece(From{}, job.row(n + r) + b * From::block_bytes, blocks, ahead, room[r]);
-    const Bytes* x = activations<From>(job, 0) + b * 4 * p12::block_size;
-    const std::size_t token_bytes = job.x->token_bytes;
-    std::size_t m = 0;
-    for (; tokens - m >= tile_tokens; m += tile_tokens)
-      add_tiles<How, tile_tokens>(pieces, rows, blocks, x, token_bytes, m, sums);
-    if constexpr (tile_tokens > 2) {
-      if (tokens - m >= 2) {
-        add_tiles<How, 2>(pieces, rows, blocks, x, token_bytes, m, sums);
-        m += 2;
-      }
+      piece.rows[r] = open_piece(From{}, job.row(n + r) + b * From::block_bytes, blocks, room[r]);
+    for (std::size_t r = rows; r < panel_rows; ++r) piece.rows[r] = piece.rows[0];
+    piece.x = activations<From>(job, 0) + b * 4 * p12::block_size;
+    piece.steps = blocks * p12::block_size / partial_sums;
+    b += blocks;
+    Ahead ahead = {job.row(n) + b * From::block_bytes, job.stride, rows, 0, 0, 0};
+    if (left > 1) {
+      ahead.bytes = (all - b) / (left - 1) * From::block_bytes;
+    } else {
+      ahead.row = job.row(n + rows);
+      ahead.rows = rows_behind < panel_rows ? rows_behind : panel_rows;
+      ahead.bytes = all / pieces * From::block_bytes;
     }
-    if (m < tokens) add_tiles<How, 1>(pieces, rows, blocks, x, token_bytes, m, sums);
+    ahead.lines_at_once = ahead.rows * ((ahead.bytes + 63) / 64) / tiles + 1;
+    for (std::size_t s = 0; s < sum_vectors; ++s) {
+      std::size_t m = 0;
+      add_tiles<How, tile_tokens>(piece, s, rows, m, tokens, sums[s], ahead);
+      add_tiles<How, 3>(piece, s, rows, m, tokens, sums[s], ahead);
+      add_tiles<How, 2>(piece, s, rows, m, tokens, sums[s], ahead);
+      add_tiles<How, 1>(piece, s, rows, m, tokens, sums[s], ahead);
+    }
   }
   for (std::size_t r = 0; r < rows; ++r)
-    for (std::size_t m = 0; m < tokens; ++m) job.store(m, n + r, total<From::arranged>(sums[r][m]));
+    for (std::size_t m = 0; m < tokens; ++m) {
+      Sums of_row;
+      for (std::size_t s = 0; s < sum_vectors; ++s) of_row.v[s] = sums[s][m][r];
+      job.store(m, n + r, total<From::arranged>(of_row));
+    }
 }
 
 template <class From, Order How>
