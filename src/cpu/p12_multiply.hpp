@@ -93,9 +93,6 @@ PN_CPU_INLINE Unit load_unit(const Bytes* weights) {
   return unit;
 }
 
-// How far ahead of the reads memory is asked for, in bytes.
-inline constexpr std::ptrdiff_t prefetch_distance = 2560;
-
 // Where the weight of a place comes to lie as zipped.
 PN_CPU_INLINE std::size_t zipped_place(std::size_t place) {
   constexpr std::size_t run = 4 * f32_lanes;  // what two vectors hold
@@ -121,6 +118,8 @@ struct FromBf16 {
   static constexpr Arranged arranged = Arranged::as_memory;
   // Two streams of memory are read faster than one, if the sums of two rows stay in registers.
   static constexpr std::size_t rows_of_one_token = sum_vectors > 8 ? 1 : 2;
+  static constexpr std::size_t near = 2048;
+  static constexpr std::size_t far = 0;
   const Bytes* block;
   PN_CPU_INLINE void open(FromBf16& from, const Bytes* block) { from.block = block; }
   PN_CPU_INLINE Unit unit(const FromBf16& from, std::size_t u) { return load_unit(from.block + u * 4 * byte_lanes); }
@@ -131,6 +130,8 @@ struct FromPacked {
   static constexpr std::size_t block_bytes = sizeof(p12::Block392);
   static constexpr Arranged arranged = Arranged::as_zipped;
   static constexpr std::size_t rows_of_one_token = 1;
+  static constexpr std::size_t near = 3072;
+  static constexpr std::size_t far = 6000;
   const Bytes* block;
   ExponentBytes exponents;
   alignas(64) Bytes listed[2 * p12::block_size];
@@ -145,12 +146,18 @@ struct FromPacked {
   }
 };
 
-// Asks for the memory `ahead` bytes behind one of `parts` parts of a block.
-template <std::size_t BlockBytes>
-PN_CPU_INLINE void prefetch_part(const Bytes* block, std::ptrdiff_t ahead, std::size_t part, std::size_t parts) {
-  const std::size_t bytes = BlockBytes / parts;
-  const std::size_t lines = (bytes + 63) / 64;
-  for (std::size_t i = 0; i < lines; ++i) __builtin_prefetch(block + ahead + part * bytes + i * bytes / lines);
+// Asks for the memory that lies `near` bytes on, for the first-level cache, and `far` bytes on, for the second level:
+// as much as unit u of a block has. Measured: unpacking keeps the core so busy that one distance does not fill the
+// memory's queues; for plain BF16 it does.
+template <class From>
+PN_CPU_INLINE void prefetch_unit(const Bytes* block, std::size_t u) {
+  constexpr std::size_t bytes = From::block_bytes / units_per_block;
+  constexpr std::size_t lines = (bytes + 63) / 64;
+  for (std::size_t i = 0; i < lines; ++i) {
+    const Bytes* at = block + u * bytes + i * bytes / lines;
+    if (From::far != 0) __builtin_prefetch(at + From::far, 0, 2);
+    __builtin_prefetch(at + From::near);
+  }
 }
 
 // Adds `blocks` blocks of R rows to the sums of T tokens.
@@ -165,7 +172,7 @@ PN_CPU_INLINE void add_blocks(const Bytes* const (&rows)[R], std::size_t blocks,
         const std::size_t u = first + i;
         Unit units[R];
         for (std::size_t r = 0; r < R; ++r) {
-          prefetch_part<From::block_bytes>(from[r].block, prefetch_distance, u, units_per_block);
+          prefetch_unit<From>(from[r].block, u);
           units[r] = From::unit(from[r], u);
         }
         add_units<How>(units, i, x + u * 4 * unit_weights, token_bytes, sums);

@@ -74,6 +74,7 @@ static bool valid(const Bytes* in, std::size_t blocks) {
   unsigned scales = 0;  // bit 15 is set once an exponent is all ones
   for (std::size_t b = 0; b < blocks; ++b) {
     const Bytes* block = in + b * sizeof(Block34);
+    __builtin_prefetch(block + 60 * sizeof(Block34));
     std::uint16_t d = 0;
     __builtin_memcpy(&d, block, sizeof d);
     scales |= (d & 0x7C00u) + 0x0400u;
