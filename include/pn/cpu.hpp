@@ -13,7 +13,9 @@
 //   numbers    the caller's floating-point environment (rounding, flush-to-zero) has no influence and is given back.
 //   hostile    any bytes are safe as blocks; what validate_rows refuses gives unspecified numbers.
 //   isa        Isa::best, or one of isas(): the instruction set to use.
-//   returns    Status::ok; bad_length when k is not a multiple of the block; isa_not_available; and what is listed with
+//   returns    Status::ok; bad_length when k is not a multiple of the block, or an Element or Activations is none of
+//   those
+//              declared; isa_not_available; too_many_tokens where tokens are given; and what is listed with
 //              each function. On a failure the results are unspecified unless said otherwise, and *fault, where one is
 //              given, tells where. Zero rows, tokens or ids are ok.
 #ifndef PN_CPU_HPP
@@ -105,7 +107,7 @@ struct ErrorSums {
 };
 // Adds rows of weights and of their blocks to `sums`; g: the importance of the column, 1 where `importance` is null. In
 // double and in one order, so the same bits on every instruction set: sixteen partial sums over a row, of the columns
-// that are equal modulo 16, added from the first to the last.
+// that are equal modulo 16, added from the first to the last. (A NaN may be another NaN.)
 template <class T>
 PN_CPU_API Status add_error(const void* weights, Element element, std::size_t weight_stride, std::size_t rows,
                             std::size_t k, const double* importance, const void* blocks, std::size_t block_stride,
@@ -167,8 +169,8 @@ PN_CPU_API Status prepare_activations(Activations kind, const float* x, std::siz
 // |y - exact| <= (k / 16 + 64) * 2^-24 * sum over k of |w * x|, as long as nothing is subnormal or overflows. Measured:
 // below 1e-6 of that sum.
 // Rounding x adds, for each k, |w| times: i16 at most 1/65000 of the largest |x| of the PN block (where that is above
-// 2^-100); q8_0 at most 1/254 + 2^-11 of the largest |x| of the 32, or 127 * 2^-25 where that is more (scales that are
-// subnormal in fp16, which means all |x| below 0.0078).
+// 2^-100); q8_0 at most 1/254 of the largest |x| of the 32, and on top of that 2^-11 of it or 127 * 2^-25, whichever is
+// more (the latter for scales that are subnormal in fp16, which means all |x| below 0.0078).
 template <class T>
 PN_CPU_API Status multiply(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k,
                            const void* prepared, float* y, std::size_t y_stride) noexcept;

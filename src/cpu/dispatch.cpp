@@ -58,7 +58,7 @@ struct Features {
 };
 
 bool runs_here(Isa isa) noexcept {
-  const Features features;
+  static const Features features;
   switch (isa) {
     case Isa::avx2: return features.avx2;
     case Isa::avx512: return features.avx512;

@@ -182,12 +182,15 @@ class Quantizer : public Conversion {
       const std::uint8_t* from = in + done * unit_bytes_in_;
       std::uint8_t* to = out + done * unit_bytes_out_;
       Outcome part = quantize(from, count * unit, importance, room.data(), to);
-      if (part.status != pn::Status::ok) {  // what comes before the fault counts
+      // What comes before a fault counts; and in it there may be one of another kind, which is looked for later.
+      for (Outcome before; part.status != pn::Status::ok; part = before) {
         const std::size_t good = static_cast<std::size_t>(part.element / unit_elements_);
-        Outcome before = quantize(from, good * unit, importance, room.data(), to);
+        before = quantize(from, good * unit, importance, room.data(), to);
+        if (before.status != pn::Status::ok) continue;
         before.status = part.status;
         before.element = part.element;
         part = before;
+        break;
       }
       outcome.append(part, done * unit_elements_);
       done += count;

@@ -271,6 +271,34 @@ TEMPLATE_TEST_CASE("PN multiply: activations are rounded as little as stated", "
   tell_measured();
 }
 
+TEMPLATE_TEST_CASE("PN multiply: activations whose scales are subnormal in fp16 are rounded as little as that allows",
+                   "", pn::pn3t, pn::pn4t) {
+  // The scale is off by at most half of 2^-24, which the largest code multiplies by 127, and x by half a step beyond.
+  using T = TestType;
+  constexpr std::size_t k = 320;
+  Random random(79);
+  double most = 0;  // of the error, relative to what 1/254 of the largest alone or 127 * 2^-25 alone would allow
+  for (int i = 0; i < 60; ++i) {
+    std::vector<float> x(k);
+    for (std::size_t e = 0; e < k; e += 32) {
+      const double scale = (random.between(0, 1022) + 0.5) * 0x1p-24;  // halfway between two of them
+      x[e] = static_cast<float>(127 * scale);
+      for (std::size_t j = 1; j < 32; ++j) x[e + j] = static_cast<float>((random.between(-127, 126) + 0.49) * scale);
+    }
+    for_each_isa([&](Isa isa) {
+      const std::vector<double> used = rounded<T>(Activations::q8_0, x.data(), k, isa);
+      for (std::size_t e = 0; e < k; ++e) {
+        const double largest = static_cast<double>(x[e / 32 * 32]);
+        const double error = std::fabs(used[e] - static_cast<double>(x[e]));
+        const double bound = largest / 254 + std::max(largest * 0x1p-11, 127 * 0x1p-25);
+        if (!(error <= bound)) FAIL("element " << e << ": " << error / bound << " of the bound");
+        most = std::max(most, error / std::max(largest * (1.0 / 254 + 0x1p-11), 127 * 0x1p-25));
+      }
+    });
+  }
+  CHECK(most > 1);  // the two do add up
+}
+
 TEMPLATE_TEST_CASE("PN multiply: q8_0 is pn::dot_q8_0, but for the order of the sum", "", pn::pn3t, pn::pn4t) {
   using T = TestType;
   for (const std::size_t k : lengths<T>(Activations::q8_0)) {

@@ -102,6 +102,23 @@ TEMPLATE_TEST_CASE("quantize_rows: a fault names its row and element, and rows b
   }
 }
 
+TEMPLATE_TEST_CASE("quantize_rows: importances of which none is one", "", pn::pn3t, pn::pn4t) {
+  constexpr std::size_t n = TestType::block_size;
+  const std::vector<float> w(2 * n, 1.0f);
+  for (const double bad : {-1.0, -5e-324, HUGE_VAL, std::nan("")}) {
+    const std::vector<double> g(2 * n, bad);
+    for_each_isa([&](Isa isa) {
+      const Fenced out(68);
+      Fault fault = {77, 77};
+      CHECK(pn::cpu::quantize_rows<TestType>(w.data(), Element::f32, 0, 1, 2 * n, g.data(), out.data(), 0, &fault,
+                                             isa) == Status::bad_importance);
+      CHECK(fault.row == 0);
+      CHECK(fault.index == 0);
+      CHECK(out.intact());
+    });
+  }
+}
+
 TEMPLATE_TEST_CASE("quantize_rows: a length that is not a multiple of the block is refused", "", pn::pn3t, pn::pn4t) {
   const std::vector<float> w(400, 1.0f);
   for_each_isa([&](Isa isa) {

@@ -32,6 +32,9 @@ MADE_IN = [
     "include/pn/float_env.hpp", "include/pn/hadamard.hpp", "include/pn/half.hpp", "include/pn/quantize.hpp",
     "include/pn/validate.hpp",
     "include/p12/block392.hpp", "include/p12/codec.hpp", "include/p12/scan.hpp", "include/p12/validate.hpp",
+    "src/cpu/arguments.hpp", "src/cpu/baseline.cpp", "src/cpu/exact.cpp", "src/cpu/exact_p12.cpp", "src/cpu/low_rank.cpp",
+    "src/cpu/p12.cpp", "src/cpu/p12_codec.hpp", "src/cpu/p12_multiply.hpp", "src/cpu/pn.cpp", "src/cpu/pn_codec.hpp",
+    "src/cpu/pn_multiply.hpp", "src/cpu/pn_quantize.hpp", "src/cpu/prepare.cpp", "src/cpu/table.hpp",
     "src/io/gguf.cpp", "src/io/header_writer.cpp", "src/io/imatrix.cpp", "src/io/input_file.cpp", "src/io/layout.cpp",
     "src/io/model.cpp", "src/io/output_file.cpp", "src/io/safetensors.cpp", "src/io/signals.cpp", "src/io/tensor.cpp",
     "src/pnpack/check.cpp", "src/pnpack/comparison.cpp", "src/pnpack/conversion.cpp", "src/pnpack/diff.cpp",
@@ -44,6 +47,8 @@ MADE_IN = [
 CORES = "pn_quantize pn_decode pn_half pn_dot pn_validate pn_golden pn_format_md pn_headers p12_* pn_digest pn_contraction"
 PN = "pn_golden pn_contraction pn_digest pn_format_md pn_headers"
 P12 = "p12_codec p12_scan p12_validate p12_golden p12_format_md pn_headers pn_digest"
+CPU = "cpu_isa cpu_convert cpu_error cpu_low_rank cpu_invariance cpu_multiply_pn cpu_multiply_p12 cpu_pn_codec cpu_p12_codec " \
+      "cpu_quantize cpu_memory"
 TOOL = "test_roundtrip.py test_check_verify.py test_command_line.py test_quantize.py test_hostile.py test_large_tensors.py *.py"
 ORDER = {
     "include/pn/block34.hpp": "pn_decode pn_validate " + CORES,
@@ -59,6 +64,19 @@ ORDER = {
     "include/p12/codec.hpp": P12,
     "include/p12/scan.hpp": "p12_scan " + P12,
     "include/p12/validate.hpp": "p12_validate " + P12,
+    "src/cpu/baseline.cpp": "cpu_pn_codec cpu_p12_codec cpu_multiply_p12 cpu_multiply_pn " + CPU,
+    "src/cpu/exact.cpp": "cpu_quantize " + CPU,
+    "src/cpu/exact_p12.cpp": "cpu_p12_codec " + CPU,
+    "src/cpu/low_rank.cpp": "cpu_low_rank " + CPU,
+    "src/cpu/p12.cpp": "cpu_p12_codec cpu_multiply_p12 " + CPU,
+    "src/cpu/p12_codec.hpp": "cpu_p12_codec " + CPU,
+    "src/cpu/p12_multiply.hpp": "cpu_multiply_p12 " + CPU,
+    "src/cpu/pn.cpp": "cpu_pn_codec cpu_multiply_pn cpu_quantize " + CPU,
+    "src/cpu/pn_codec.hpp": "cpu_pn_codec cpu_error " + CPU,
+    "src/cpu/pn_multiply.hpp": "cpu_multiply_pn " + CPU,
+    "src/cpu/pn_quantize.hpp": "cpu_quantize " + CPU,
+    "src/cpu/prepare.cpp": "cpu_multiply_pn " + CPU,
+    "src/cpu/": CPU,
     "src/io/gguf.cpp": "io_gguf test_roundtrip.py test_hostile.py " + TOOL,
     "src/io/header_writer.cpp": "test_safetensors.py test_convert.py test_safety.py test_roundtrip.py test_shards.py " + TOOL,
     "src/io/imatrix.cpp": "io_imatrix test_importance.py " + TOOL,
@@ -196,11 +214,12 @@ def made(sources):
     ranked = []
     for file in MADE_IN:
         depth, before, seen, offset = (0, "", collections.Counter(), 0)
+        guarded = file.endswith(".hpp") and "#pragma once" not in sources(file)  # all of it lies inside an #if
         for number, line in enumerate(sources(file).splitlines(), 1):
             code = code_of(line).strip()
             if code.startswith("#"):
                 depth += bool(re.match(r"#\s*if", code)) - bool(re.match(r"#\s*endif", code))
-            elif depth <= file.endswith(".hpp") and not re.match(r"(using|namespace|static_assert|template|struct)\b", code):
+            elif depth <= guarded and not re.match(r"(using|namespace|static_assert|template|struct)\b", code):
                 found = places(line, before)
                 if found:
                     seen[line] += 1
@@ -234,7 +253,7 @@ def copy_tree(target):
     """What the build and the tests need, into `target`; files that are the same stay untouched, so that what was built
     before stays valid."""
     wanted = set()
-    for part in ("CMakeLists.txt", "LICENSE", "cmake", "include", "src", "tests", "examples/data"):
+    for part in ("CMakeLists.txt", "LICENSE", "cmake", "include", "src", "tests", "examples", "README.md"):
         top = ROOT / part
         for source in [top] if top.is_file() else sorted(p for p in top.rglob("*") if p.is_file()):
             if "__pycache__" in source.parts:
