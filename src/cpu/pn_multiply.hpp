@@ -8,21 +8,24 @@
 
 namespace pn::cpu::PN_CPU_ISA {
 
-// Scales are converted this many blocks at a time. Reading them also brings the blocks closer.
+// Scales are converted this many blocks at a time.
 inline constexpr std::size_t chunk_blocks = 64;
 
-// How far ahead of these memory is asked for, in bytes: two chunks.
-inline constexpr std::size_t prefetch_ahead = 2 * chunk_blocks * sizeof(Block34);
+// Asks for memory that blocks will lie in: `near` bytes on for the first-level cache, `far` bytes on for the second.
+// Called for every second block; the line that one of the two leaves out now and then is brought by the other.
+inline constexpr std::size_t near = 2560;
+inline constexpr std::size_t far = 7168;
+PN_CPU_INLINE void prefetch_blocks(const Bytes* at) {
+  __builtin_prefetch(at + far + sizeof(Block34), 0, 2);
+  __builtin_prefetch(at + near);
+}
 
 struct Scales {
   alignas(64) float d[chunk_blocks + 2];
 
   PN_CPU_INLINE void load(Scales& s, const Bytes* row, std::size_t count) {
     alignas(64) std::uint16_t halves[chunk_blocks];
-    for (std::size_t b = 0; b < count; ++b) {
-      __builtin_memcpy(halves + b, row + b * sizeof(Block34), 2);
-      __builtin_prefetch(row + b * sizeof(Block34) + prefetch_ahead);
-    }
+    for (std::size_t b = 0; b < count; ++b) __builtin_memcpy(halves + b, row + b * sizeof(Block34), 2);
     for (std::size_t b = count; b % f32_lanes != 0; ++b) halves[b] = 0;
     for (std::size_t b = 0; b < count; b += f32_lanes) store_f32(s.d + b, load_f16(halves + b));
     s.d[count] = 0;  // a missing second block
@@ -51,7 +54,9 @@ struct WithF32 {
         Words words[R];
         F32 block[R][M];
         for (std::size_t r = 0; r < R; ++r) {
-          words[r] = load_words(rows.at[r] + b * sizeof(Block34), part);
+          const Bytes* at = rows.at[r] + b * sizeof(Block34);
+          if ((b + part) % 2 == 0) prefetch_blocks(at);
+          words[r] = load_words(at, part);
           for (std::size_t m = 0; m < M; ++m) block[r][m] = zero_f32();
         }
         for (std::size_t i = 0; i < codes; ++i) {
@@ -86,7 +91,9 @@ struct WithI16 {
         Words words[R];
         Bits block[R][M];
         for (std::size_t r = 0; r < R; ++r) {
-          words[r] = load_words(rows.at[r] + b * sizeof(Block34), part);
+          const Bytes* at = rows.at[r] + b * sizeof(Block34);
+          if ((b + part) % 2 == 0) prefetch_blocks(at);
+          words[r] = load_words(at, part);
           for (std::size_t m = 0; m < M; ++m)
             block[r][m] = load_sums(x + m * token_bytes + layout.sums_at + (first + b) * Layout::sums_bytes +
                                     part * 4 * f32_lanes);
@@ -211,7 +218,9 @@ struct WithQ8 {
     Codes codes[R];
     F32 scales[R];
     for (std::size_t r = 0; r < R; ++r) {
-      codes[r] = codes_of(load_step(rows.at[r] + b * sizeof(Block34), step, whole));
+      const Bytes* at = rows.at[r] + b * sizeof(Block34);
+      if (step == 0) prefetch_blocks(at);
+      codes[r] = codes_of(load_step(at, step, whole));
       scales[r] = scales_of_step(rows.scales[r].d + b, step);
     }
     for (std::size_t m = 0; m < M; ++m) {
