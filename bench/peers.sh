@@ -6,8 +6,8 @@ usage() {
   cat <<'TEXT'
 usage: bench/peers.sh [FOLDER]
 
-Downloads two packages with pip, as pip is configured here, each pinned to one version and one SHA-256:
-  llama-cpp-python (source)  its copy of ggml is built for this processor: FOLDER/ggml, FOLDER/build
+Downloads two packages with pip, as pip is configured here, each pinned to one version:
+  llama-cpp-python (source)  its SHA-256 too; its copy of ggml is built for this processor: FOLDER/ggml, FOLDER/build
   zipnn                      goes into FOLDER/zipnn
 Nothing is written outside FOLDER, and what is there already is not made again. `bench/run.sh --peers` runs this script
 by itself. FOLDER: the environment variable PN_PEERS, or pn-peers in ${XDG_CACHE_HOME:-~/.cache}.

@@ -39,4 +39,28 @@ constexpr std::size_t prepared_bytes(std::size_t tokens, std::size_t token_bytes
 inline const Bytes* bytes_of(const void* p) noexcept { return static_cast<const Bytes*>(p); }
 inline Bytes* bytes_of(void* p) noexcept { return static_cast<Bytes*>(p); }
 
+// Columns first .. first + columns - 1 of a row of blocks, as numbers of `bytes` bytes, to `out`: whole blocks at once,
+// parts of blocks by way of a buffer. convert(blocks, count, out) converts whole blocks.
+template <std::size_t BlockSize, std::size_t BlockBytes, class Convert>
+void convert_columns(const Bytes* row, std::size_t first, std::size_t columns, Bytes* out, std::size_t bytes,
+                     Convert convert) noexcept {
+  while (columns > 0) {
+    const Bytes* from = row + first / BlockSize * BlockBytes;
+    const std::size_t skipped = first % BlockSize;
+    const std::size_t whole = skipped == 0 ? columns / BlockSize : 0;
+    std::size_t done = whole * BlockSize;
+    if (whole > 0) {
+      convert(from, whole, out);
+    } else {
+      Bytes block[4 * BlockSize];
+      convert(from, std::size_t{1}, block);
+      done = BlockSize - skipped < columns ? BlockSize - skipped : columns;
+      std::memcpy(out, block + skipped * bytes, done * bytes);
+    }
+    first += done;
+    columns -= done;
+    out += done * bytes;
+  }
+}
+
 }  // namespace pn::cpu

@@ -13,6 +13,7 @@ using pn::cpu::Activations;
 using pn::cpu::Bytes;
 using pn::cpu::bytes_of;
 using pn::cpu::check_ids;
+using pn::cpu::convert_columns;
 using pn::cpu::dense;
 using pn::cpu::element_bytes;
 using pn::cpu::is_aligned;
@@ -97,30 +98,12 @@ Status unpack_tile(const void* blocks, std::size_t block_stride, std::size_t row
   const Kernels* table = kernels(isa);
   if (table == nullptr) return Status::isa_not_available;
   const pn::detail::DefaultFloatEnvironment environment;
-  const std::size_t bytes = element_bytes(element);
-  for (std::size_t n = 0; n < rows; ++n) {
-    const Bytes* row = bytes_of(blocks) + n * block_stride;
-    Bytes* to = bytes_of(out) + n * out_stride;
-    std::size_t at = first;
-    std::size_t left = columns;
-    while (left > 0) {
-      const std::size_t skipped = at % block_size;
-      const std::size_t whole = skipped == 0 ? left / block_size : 0;
-      const Bytes* from = row + at / block_size * sizeof(Block392);
-      std::size_t done = whole * block_size;
-      if (whole > 0) {
-        table->p12.unpack(from, whole, to, element, Stores::cached);
-      } else {  // a part of a block
-        Bytes block[4 * block_size];
-        table->p12.unpack(from, 1, block, element, Stores::cached);
-        done = block_size - skipped < left ? block_size - skipped : left;
-        std::memcpy(to, block + skipped * bytes, done * bytes);
-      }
-      at += done;
-      left -= done;
-      to += done * bytes;
-    }
-  }
+  for (std::size_t n = 0; n < rows; ++n)
+    convert_columns<block_size, sizeof(Block392)>(bytes_of(blocks) + n * block_stride, first, columns,
+                                                  bytes_of(out) + n * out_stride, element_bytes(element),
+                                                  [=](const Bytes* from, std::size_t count, Bytes* to) {
+                                                    table->p12.unpack(from, count, to, element, Stores::cached);
+                                                  });
   return Status::ok;
 }
 

@@ -126,29 +126,10 @@ Status dequantize_rows(const void* blocks, std::size_t stride, std::size_t rows,
   if (table == nullptr) return Status::isa_not_available;
   const pn::detail::DefaultFloatEnvironment environment;
   const auto dequantize = kernels_of<T>(*table).dequantize;
-  const std::size_t bytes = element_bytes(element);
-  for (std::size_t n = 0; n < rows; ++n) {
-    const Bytes* row = bytes_of(blocks) + n * stride;
-    Bytes* to = bytes_of(out) + n * out_stride;
-    std::size_t at = first;
-    std::size_t left = columns;
-    while (left > 0) {
-      const std::size_t skipped = at % T::block_size;
-      const std::size_t whole = skipped == 0 ? left / T::block_size : 0;
-      std::size_t done = whole * T::block_size;
-      if (whole > 0) {
-        dequantize(row + at / T::block_size * sizeof(Block34), whole, to, element);
-      } else {  // a part of a block
-        Bytes block[4 * T::block_size];
-        dequantize(row + at / T::block_size * sizeof(Block34), 1, block, element);
-        done = T::block_size - skipped < left ? T::block_size - skipped : left;
-        std::memcpy(to, block + skipped * bytes, done * bytes);
-      }
-      at += done;
-      left -= done;
-      to += done * bytes;
-    }
-  }
+  for (std::size_t n = 0; n < rows; ++n)
+    convert_columns<T::block_size, sizeof(Block34)>(
+        bytes_of(blocks) + n * stride, first, columns, bytes_of(out) + n * out_stride, element_bytes(element),
+        [=](const Bytes* from, std::size_t count, Bytes* to) { dequantize(from, count, to, element); });
   return Status::ok;
 }
 
