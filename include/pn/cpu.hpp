@@ -13,9 +13,9 @@
 //   numbers    the caller's floating-point environment (rounding, flush-to-zero) has no influence and is given back.
 //   hostile    any bytes are safe as blocks; what validate_rows refuses gives unspecified numbers.
 //   isa        Isa::best, or one of isas(): the instruction set to use.
-//   returns    Status::ok; bad_length when k is not a multiple of the block, or an Element or Activations is none of
-//   those
-//              declared; isa_not_available; too_many_tokens where tokens are given; and what is listed with
+//   T          pn::pn3t or pn::pn4t
+//   returns    Status::ok; bad_length when k is not a multiple of the block, or when an Element or Activations is none
+//              of those declared; isa_not_available; too_many_tokens where tokens are given; and what is listed with
 //              each function. On a failure the results are unspecified unless said otherwise, and *fault, where one is
 //              given, tells where. Zero rows, tokens or ids are ok.
 #ifndef PN_CPU_HPP
