@@ -36,6 +36,33 @@ constexpr std::size_t prepared_bytes(std::size_t tokens, std::size_t token_bytes
   return token_bytes != 0 && tokens > most / token_bytes ? 0 : sizeof(Prepared) + tokens * token_bytes;
 }
 
+inline bool is_element(Element element) noexcept { return static_cast<unsigned>(element) <= 2; }
+
+// The header of prepared activations; bits: see Prepared.
+inline Prepared header_of(const Kernels& table, std::size_t tokens, std::size_t k, std::size_t token_bytes,
+                          Activations kind, std::uint8_t bits) noexcept {
+  Prepared header = {};
+  header.magic = prepared_magic;
+  header.k = k;
+  header.token_bytes = token_bytes;
+  header.tokens = static_cast<std::uint32_t>(tokens);
+  header.isa = static_cast<std::uint8_t>(table.isa);
+  header.kind = static_cast<std::uint8_t>(kind);
+  header.bits = bits;
+  return header;
+}
+
+// The table of the instruction set that activations were prepared for. misaligned; not_prepared when they were not, or
+// for another k or other weights.
+inline Status find_table(const void* prepared, std::size_t k, std::uint8_t bits, const Kernels*& table) noexcept {
+  if (!is_aligned(prepared)) return Status::misaligned;
+  const auto* header = static_cast<const Prepared*>(prepared);
+  if (header->magic != prepared_magic || header->k != k || header->bits != bits || header->isa == 0)
+    return Status::not_prepared;
+  table = kernels(static_cast<Isa>(header->isa));
+  return table == nullptr ? Status::not_prepared : Status::ok;
+}
+
 inline const Bytes* bytes_of(const void* p) noexcept { return static_cast<const Bytes*>(p); }
 inline Bytes* bytes_of(void* p) noexcept { return static_cast<Bytes*>(p); }
 

@@ -5,11 +5,6 @@
 
 namespace pn::cpu {
 
-const Kernels avx2_kernels = {Isa::avx2,
-                              PN_CPU_ISA::pn_kernels<pn3t>(),
-                              PN_CPU_ISA::pn_kernels<pn4t>(),
-                              PN_CPU_ISA::p12_kernels,
-                              PN_CPU_ISA::convert,
-                              PN_CPU_ISA::dot};
+const Kernels avx2_kernels = PN_CPU_ISA::all_kernels(Isa::avx2);
 
 }  // namespace pn::cpu

@@ -5,11 +5,6 @@
 
 namespace pn::cpu {
 
-const Kernels avx512_icl_kernels = {Isa::avx512_icl,
-                                    PN_CPU_ISA::pn_kernels<pn3t>(),
-                                    PN_CPU_ISA::pn_kernels<pn4t>(),
-                                    PN_CPU_ISA::p12_kernels,
-                                    PN_CPU_ISA::convert,
-                                    PN_CPU_ISA::dot};
+const Kernels avx512_icl_kernels = PN_CPU_ISA::all_kernels(Isa::avx512_icl);
 
 }  // namespace pn::cpu

@@ -5,6 +5,7 @@
 #include <pn/validate.hpp>
 
 #include "exact.hpp"
+#include "exact_p12.hpp"
 #include "kernels.hpp"
 
 namespace pn::cpu {
@@ -16,6 +17,8 @@ constexpr std::size_t words = words_per_block;
 float load_float(const Bytes* x, std::size_t e) noexcept {
   return detail::bit_cast<float>(detail::load_le32(x + 4 * e));
 }
+
+float total(const float (&s)[8]) noexcept { return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])); }
 
 // What numbers become in the target's type, at any address.
 void store_floats(const float* values, std::size_t count, Bytes* out, Element element) noexcept {
@@ -103,7 +106,7 @@ float dot_f32(const Bytes* row, const Bytes* token, std::size_t blocks) {
       sum[w] += d * s;
     }
   }
-  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+  return total(sum);
 }
 
 template <class T>
@@ -125,7 +128,7 @@ float dot_i16(const Bytes* row, const Bytes* token, std::size_t blocks) {
       sum[w] += d * static_cast<float>(s);
     }
   }
-  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+  return total(sum);
 }
 
 template <class T>
@@ -159,7 +162,7 @@ float dot_q8_0(const Bytes* row, const Bytes* token, std::size_t blocks) {
       sum[w] += d * s;
     }
   }
-  return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+  return total(sum);
 }
 
 template <class T>
@@ -190,27 +193,14 @@ void load_packed(const Bytes* in, std::uint16_t* out) noexcept {
 
 std::size_t pack(const Bytes* weights, std::size_t blocks, Bytes* out, p12::RowScan* tally) {
   std::size_t bad = blocks;
-  for (std::size_t b = 0; b < blocks; ++b) {
-    std::uint16_t values[p12::block_size];
-    p12::Block392 block;
-    p12::BlockScan scan = {};
-    load_weights(weights + b * sizeof values, values);
-    const Status status = p12::pack_block(values, block, &scan);
-    if (tally != nullptr) p12::add_block(scan, *tally);
-    if (status == Status::ok)
-      std::memcpy(out + b * sizeof block, &block, sizeof block);
-    else if (bad == blocks)
+  for (std::size_t b = 0; b < blocks; ++b)
+    if (!pack_by_core(weights + b * 2 * p12::block_size, out + b * sizeof(p12::Block392), tally) && bad == blocks)
       bad = b;
-  }
   return bad;
 }
 
 void scan(const Bytes* weights, std::size_t blocks, p12::RowScan& tally) {
-  for (std::size_t b = 0; b < blocks; ++b) {
-    std::uint16_t values[p12::block_size];
-    load_weights(weights + b * sizeof values, values);
-    p12::add_block(p12::scan_block(values), tally);
-  }
+  for (std::size_t b = 0; b < blocks; ++b) scan_by_core(weights + b * 2 * p12::block_size, tally);
 }
 
 void unpack(const Bytes* in, std::size_t blocks, Bytes* out, Element element, Stores) {
@@ -229,11 +219,8 @@ void unpack(const Bytes* in, std::size_t blocks, Bytes* out, Element element, St
 }
 
 bool valid_p12(const Bytes* in, std::size_t blocks) {
-  for (std::size_t b = 0; b < blocks; ++b) {
-    p12::Block392 block;
-    std::memcpy(&block, in + b * sizeof block, sizeof block);
-    if (p12::validate_block(block) != Status::ok) return false;
-  }
+  for (std::size_t b = 0; b < blocks; ++b)
+    if (!valid_by_core(in + b * sizeof(p12::Block392))) return false;
   return true;
 }
 
@@ -284,7 +271,7 @@ float dot(const Bytes* a, Element element, const Bytes* x, std::size_t k) {
   for (std::size_t e = 0; e < k; ++e)
     s[e % 8] +=
         (element == Element::f32 ? load_float(a, e) : bf16_to_float(detail::load_le16(a + 2 * e))) * load_float(x, e);
-  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+  return total(s);
 }
 
 }  // namespace

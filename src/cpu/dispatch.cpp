@@ -1,6 +1,4 @@
 // Which instruction sets are there, and which table of kernels belongs to one.
-#include <atomic>
-
 #include "kernels.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -9,25 +7,22 @@
 #if defined(PN_CPU_ISA_FROM_ENVIRONMENT)
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #endif
 
 namespace pn::cpu {
 namespace {
 
 // Every instruction set that this library was built with, the best first.
-struct Candidate {
-  const Kernels* table;
-  const char* name;
-};
-constexpr Candidate candidates[] = {
+constexpr const Kernels* tables[] = {
 #if defined(PN_CPU_X86)
-    {&avx512_icl_kernels, "avx512_icl"},
-    {&avx512_kernels, "avx512"},
-    {&avx2_kernels, "avx2"},
+    &avx512_icl_kernels,
+    &avx512_kernels,
+    &avx2_kernels,
 #elif defined(PN_CPU_AARCH64)
-    {&neon_kernels, "neon"},
+    &neon_kernels,
 #endif
-    {&baseline_kernels, "baseline"},
+    &baseline_kernels,
 };
 
 #if defined(PN_CPU_X86)
@@ -78,18 +73,14 @@ const Kernels* choose() noexcept {
 #if defined(PN_CPU_ISA_FROM_ENVIRONMENT)
   // Builds for tests only. What cannot be obeyed must not go unnoticed.
   if (const char* wanted = std::getenv("PN_CPU_ISA")) {
-    for (const Candidate& candidate : candidates) {
-      const char* name = candidate.name;
-      const char* at = wanted;
-      while (*name != '\0' && *name == *at) ++name, ++at;
-      if (*name == '\0' && *at == '\0' && runs_here(candidate.table->isa)) return candidate.table;
-    }
+    for (const Kernels* table : tables)
+      if (std::strcmp(wanted, isa_name(table->isa)) == 0 && runs_here(table->isa)) return table;
     std::fprintf(stderr, "pn: PN_CPU_ISA=%s is not an instruction set of this build and processor\n", wanted);
     std::abort();
   }
 #endif
-  for (const Candidate& candidate : candidates)
-    if (runs_here(candidate.table->isa)) return candidate.table;
+  for (const Kernels* table : tables)
+    if (runs_here(table->isa)) return table;
   return &baseline_kernels;
 }
 
@@ -97,8 +88,8 @@ const Kernels* choose() noexcept {
 
 IsaList isas() noexcept {
   IsaList list = {};
-  for (const Candidate& candidate : candidates)
-    if (runs_here(candidate.table->isa)) list.items[list.count++] = candidate.table->isa;
+  for (const Kernels* table : tables)
+    if (runs_here(table->isa)) list.items[list.count++] = table->isa;
   return list;
 }
 
@@ -115,20 +106,13 @@ const char* isa_name(Isa isa) noexcept {
 }
 
 const Kernels* kernels(Isa isa) noexcept {
-  // Two threads may both find out; they find the same.
-  static std::atomic<const Kernels*> found[6] = {};
-  const std::size_t at = static_cast<std::size_t>(isa);
-  if (at >= 6) return nullptr;
-  const Kernels* table = found[at].load(std::memory_order_relaxed);
-  if (table != nullptr) return table;
   if (isa == Isa::best) {
-    table = choose();
-  } else {
-    for (const Candidate& candidate : candidates)
-      if (candidate.table->isa == isa && runs_here(isa)) table = candidate.table;
+    static const Kernels* const best = choose();
+    return best;
   }
-  found[at].store(table, std::memory_order_relaxed);
-  return table;
+  for (const Kernels* table : tables)
+    if (table->isa == isa && runs_here(isa)) return table;
+  return nullptr;
 }
 
 }  // namespace pn::cpu

@@ -2,11 +2,9 @@
 // once, for any processor, so that files for one instruction set may call it.
 #pragma once
 
-#include <pn/cpu.hpp>
+#include "layout.hpp"
 
 namespace pn::cpu {
-
-using Bytes = std::uint8_t;
 
 // `count` weights at any address as floats.
 void load_floats(const Bytes* weights, Element element, std::size_t count, float* out) noexcept;

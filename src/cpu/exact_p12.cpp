@@ -11,7 +11,7 @@ void load_weights(const std::uint8_t* in, std::uint16_t* out) noexcept {
 
 }  // namespace
 
-bool pack_listed(const std::uint8_t* weights, std::uint8_t* out, p12::RowScan* tally) noexcept {
+bool pack_by_core(const std::uint8_t* weights, std::uint8_t* out, p12::RowScan* tally) noexcept {
   std::uint16_t values[p12::block_size];
   p12::Block392 block;
   p12::BlockScan scan = {};
@@ -23,13 +23,13 @@ bool pack_listed(const std::uint8_t* weights, std::uint8_t* out, p12::RowScan* t
   return true;
 }
 
-void scan_listed(const std::uint8_t* weights, p12::RowScan& tally) noexcept {
+void scan_by_core(const std::uint8_t* weights, p12::RowScan& tally) noexcept {
   std::uint16_t values[p12::block_size];
   load_weights(weights, values);
   p12::add_block(p12::scan_block(values), tally);
 }
 
-bool valid_listed(const std::uint8_t* block) noexcept {
+bool valid_by_core(const std::uint8_t* block) noexcept {
   p12::Block392 copy;
   std::memcpy(&copy, block, sizeof copy);
   return p12::validate_block(copy) == Status::ok;

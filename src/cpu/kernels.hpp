@@ -13,8 +13,6 @@
 
 namespace pn::cpu {
 
-using Bytes = std::uint8_t;
-
 // The beginning of prepared activations; token m follows at 64 + m * token_bytes.
 struct alignas(64) Prepared {
   std::uint64_t magic;
@@ -27,7 +25,7 @@ struct alignas(64) Prepared {
 };
 static_assert(sizeof(Prepared) == 64, "token 0 follows at 64");
 
-// What to multiply: `rows` rows of `blocks` blocks.
+// What to multiply: `rows` rows of k weights.
 struct Multiply {
   const Bytes* weights;
   std::size_t stride;

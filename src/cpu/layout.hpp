@@ -7,6 +7,8 @@
 
 namespace pn::cpu {
 
+using Bytes = std::uint8_t;
+
 constexpr std::size_t round_up(std::size_t n, std::size_t to) noexcept { return (n + to - 1) / to * to; }
 
 // Activations::f32, PN: float [block][code of the word][word].

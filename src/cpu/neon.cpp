@@ -5,11 +5,6 @@
 
 namespace pn::cpu {
 
-const Kernels neon_kernels = {Isa::neon,
-                              PN_CPU_ISA::pn_kernels<pn3t>(),
-                              PN_CPU_ISA::pn_kernels<pn4t>(),
-                              PN_CPU_ISA::p12_kernels,
-                              PN_CPU_ISA::convert,
-                              PN_CPU_ISA::dot};
+const Kernels neon_kernels = PN_CPU_ISA::all_kernels(Isa::neon);
 
 }  // namespace pn::cpu

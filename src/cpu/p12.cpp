@@ -1,10 +1,8 @@
 // Behind p12/cpu.hpp: arguments are checked here, the work is done by the kernels of an instruction set.
 #include <p12/codec.hpp>
 #include <p12/validate.hpp>
-#include <pn/half.hpp>
 
 #include "arguments.hpp"
-#include "exact.hpp"
 #include "layout.hpp"
 
 namespace p12::cpu {
@@ -17,19 +15,17 @@ using pn::cpu::convert_columns;
 using pn::cpu::dense;
 using pn::cpu::element_bytes;
 using pn::cpu::is_aligned;
+using pn::cpu::is_element;
 using pn::cpu::Kernels;
 using pn::cpu::kernels;
 using pn::cpu::Multiply;
 using pn::cpu::p12_token_bytes;
 using pn::cpu::Prepared;
-using pn::cpu::prepared_magic;
 using pn::cpu::tell;
 
 namespace {
 
 constexpr std::uint8_t code_bits = 16;  // in Prepared: activations for BF16 and BF16_P12
-
-bool is_element(Element element) noexcept { return static_cast<unsigned>(element) <= 2; }
 
 // Rows that lie one behind the other are one row. Sets k and rows; to get a fault's row back, divide by blocks_per_row.
 void join_rows(std::size_t& rows, std::size_t& k, bool all_dense) noexcept {
@@ -38,15 +34,9 @@ void join_rows(std::size_t& rows, std::size_t& k, bool all_dense) noexcept {
   rows = 1;
 }
 
-// Finds the table and checks what all multiplies have in common.
+// What all multiplies check, and the table to multiply with.
 Status check_multiply(std::size_t k, const void* prepared, const Kernels*& table) noexcept {
-  if (k % block_size != 0) return Status::bad_length;
-  if (!is_aligned(prepared)) return Status::misaligned;
-  const auto* header = static_cast<const Prepared*>(prepared);
-  if (header->magic != prepared_magic || header->k != k || header->bits != code_bits || header->isa == 0)
-    return Status::not_prepared;
-  table = kernels(static_cast<Isa>(header->isa));
-  return table == nullptr ? Status::not_prepared : Status::ok;
+  return k % block_size != 0 ? Status::bad_length : pn::cpu::find_table(prepared, k, code_bits, table);
 }
 
 }  // namespace
@@ -156,14 +146,7 @@ Status prepare_activations(const float* x, std::size_t x_stride, std::size_t tok
   if (!is_aligned(prepared)) return Status::misaligned;
   const Kernels* table = kernels(isa);
   if (table == nullptr) return Status::isa_not_available;
-  Prepared header = {};
-  header.magic = prepared_magic;
-  header.k = k;
-  header.token_bytes = p12_token_bytes(k);
-  header.tokens = static_cast<std::uint32_t>(tokens);
-  header.isa = static_cast<std::uint8_t>(table->isa);
-  header.kind = static_cast<std::uint8_t>(Activations::f32);
-  header.bits = code_bits;
+  const Prepared header = pn::cpu::header_of(*table, tokens, k, p12_token_bytes(k), Activations::f32, code_bits);
   std::memcpy(prepared, &header, sizeof header);
   for (std::size_t m = 0; m < tokens; ++m)
     table->p12.prepare(reinterpret_cast<const Bytes*>(x) + m * x_stride, k,

@@ -5,6 +5,7 @@
 // zips and gathered after narrowing; what enters and leaves is in the order of memory.
 #pragma once
 
+#include "elements.hpp"
 #include "exact_p12.hpp"
 
 namespace pn::cpu::PN_CPU_ISA {
@@ -87,18 +88,30 @@ PN_CPU_INLINE Unit decode_unit(const Bytes* block, const ExponentBytes& exponent
   return unit;
 }
 
+// Where the weight of a place comes to lie.
+template <Arranged How>
+PN_CPU_INLINE std::size_t arranged_place(std::size_t place) {
+  constexpr std::size_t run = 4 * f32_lanes;  // what two vectors hold
+  if constexpr (How == Arranged::as_memory) return place;
+  return place / run * run + place / 8 % 2 * (run / 2) + place % run / 16 * 8 + place % 8;
+}
+
 // A block to 256 bf16 at any address, listed weights included.
-PN_CPU_INLINE void decode_block(const Bytes* block, Bytes* out) {
-  const ExponentBytes exponents = exponent_bytes(block[0]);
+template <Arranged How>
+PN_CPU_INLINE void decode_block(const Bytes* block, const ExponentBytes& exponents, Bytes* out) {
   for (std::size_t u = 0; u < units_per_block; ++u) {
-    const Unit unit = decode_unit<Arranged::as_memory>(block, exponents, u);
+    const Unit unit = decode_unit<How>(block, exponents, u);
     for (std::size_t i = 0; i < 4; ++i) store_bits(out + (4 * u + i) * byte_lanes, unit.v[i]);
   }
   for (int i = 0; i < block[1] && i < p12::max_listed; ++i) {
-    Bytes* weight = out + 2 * block[2 + i];
+    Bytes* weight = out + 2 * arranged_place<How>(block[2 + i]);
     weight[0] = static_cast<Bytes>((weight[0] & 0x7F) | (block[5 + i] << 7));
     weight[1] = static_cast<Bytes>((weight[1] & 0x80) | (block[5 + i] >> 1));
   }
+}
+
+PN_CPU_INLINE void decode_block(const Bytes* block, Bytes* out) {
+  decode_block<Arranged::as_memory>(block, exponent_bytes(block[0]), out);
 }
 
 PN_CPU_INLINE void convert_block(const Bytes* weights, Bytes* out, Element element) {
@@ -116,7 +129,7 @@ PN_CPU_INLINE void convert_block(const Bytes* weights, Bytes* out, Element eleme
 
 static void unpack(const Bytes* in, std::size_t blocks, Bytes* out, Element element, Stores stores) {
   constexpr std::size_t size = sizeof(p12::Block392);
-  const std::size_t out_bytes = p12::block_size * (element == Element::f32 ? 4 : 2);
+  const std::size_t out_bytes = p12::block_size * bytes_of_one(element);
   const bool streaming = stores == Stores::streaming && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
   if (element != Element::bf16) {
     alignas(64) Bytes weights[2 * p12::block_size];
@@ -208,7 +221,7 @@ static std::size_t pack(const Bytes* weights, std::size_t blocks, Bytes* out, p1
       if (tally == nullptr) continue;
       ++tally->by_listed[0];
       ++tally->blocks;
-    } else if (!pack_listed(from, to, tally) && bad == blocks) {
+    } else if (!pack_by_core(from, to, tally) && bad == blocks) {
       bad = b;
     }
   }
@@ -224,7 +237,7 @@ static void scan(const Bytes* weights, std::size_t blocks, p12::RowScan& tally) 
       ++tally.by_listed[0];
       ++tally.blocks;
     } else {
-      scan_listed(from, tally);
+      scan_by_core(from, tally);
     }
   }
 }
@@ -239,7 +252,7 @@ static bool valid_p12(const Bytes* in, std::size_t blocks) {
     std::uint64_t head = 0;
     __builtin_memcpy(&head, block, sizeof head);
     if (head > p12::max_base) {  // something is listed, or wrong
-      if (!valid_listed(block)) return false;
+      if (!valid_by_core(block)) return false;
       continue;
     }
     if (head == p12::max_base) continue;

@@ -93,25 +93,6 @@ PN_CPU_INLINE Unit load_unit(const Bytes* weights) {
   return unit;
 }
 
-// Where the weight of a place comes to lie as zipped.
-PN_CPU_INLINE std::size_t zipped_place(std::size_t place) {
-  constexpr std::size_t run = 4 * f32_lanes;  // what two vectors hold
-  return place / run * run + place / 8 % 2 * (run / 2) + place % run / 16 * 8 + place % 8;
-}
-
-// A block with listed weights in the order as zipped.
-PN_CPU_INLINE void decode_zipped(const Bytes* block, const ExponentBytes& exponents, Bytes* out) {
-  for (std::size_t u = 0; u < units_per_block; ++u) {
-    const Unit unit = decode_unit<Arranged::as_zipped>(block, exponents, u);
-    for (std::size_t i = 0; i < 4; ++i) store_bits(out + (4 * u + i) * byte_lanes, unit.v[i]);
-  }
-  for (int i = 0; i < block[1] && i < p12::max_listed; ++i) {
-    Bytes* weight = out + 2 * zipped_place(block[2 + i]);
-    weight[0] = static_cast<Bytes>((weight[0] & 0x7F) | (block[5 + i] << 7));
-    weight[1] = static_cast<Bytes>((weight[1] & 0x80) | (block[5 + i] >> 1));
-  }
-}
-
 // Blocks of a row of plain BF16.
 struct FromBf16 {
   static constexpr std::size_t block_bytes = 2 * p12::block_size;
@@ -138,7 +119,7 @@ struct FromPacked {
   PN_CPU_INLINE void open(FromPacked& from, const Bytes* block) {
     from.block = block;
     from.exponents = exponent_bytes(block[0]);
-    if (__builtin_expect(block[1] != 0, 0)) decode_zipped(block, from.exponents, from.listed);
+    if (__builtin_expect(block[1] != 0, 0)) decode_block<Arranged::as_zipped>(block, from.exponents, from.listed);
   }
   PN_CPU_INLINE Unit unit(const FromPacked& from, std::size_t u) {
     if (__builtin_expect(from.block[1] != 0, 0)) return load_unit(from.listed + u * 4 * byte_lanes);
@@ -310,7 +291,7 @@ PN_CPU_INLINE const Bytes* open_piece(FromBf16, const Bytes* row, std::size_t bl
 PN_CPU_INLINE const Bytes* open_piece(FromPacked, const Bytes* row, std::size_t blocks, Bytes* room) {
   for (std::size_t i = 0; i < blocks; ++i) {
     const Bytes* block = row + i * FromPacked::block_bytes;
-    decode_zipped(block, exponent_bytes(block[0]), room + i * FromBf16::block_bytes);
+    decode_block<Arranged::as_zipped>(block, exponent_bytes(block[0]), room + i * FromBf16::block_bytes);
   }
   return room;
 }

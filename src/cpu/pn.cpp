@@ -12,8 +12,6 @@
 namespace pn::cpu {
 namespace {
 
-bool is_element(Element element) noexcept { return static_cast<unsigned>(element) <= 2; }
-
 // Finds the fault of a row that `inspect` did not like, or finds none: what the core says of its weights.
 template <class T>
 Status find_fault(const Bytes* weights, Element element, std::size_t k, const double* importance,
@@ -31,11 +29,10 @@ Status find_fault(const Bytes* weights, Element element, std::size_t k, const do
   return Status::ok;
 }
 
-template <class T>
-Status check_importance(const double* importance, std::size_t k) noexcept {
+bool are_importances(const double* importance, std::size_t k) noexcept {
   for (std::size_t e = 0; importance != nullptr && e < k; ++e)
-    if (!detail::is_importance(importance[e])) return Status::bad_importance;
-  return Status::ok;
+    if (!detail::is_importance(importance[e])) return false;
+  return true;
 }
 
 }  // namespace
@@ -61,7 +58,7 @@ Status quantize_rows(const void* weights, Element element, std::size_t weight_st
   if (table == nullptr) return Status::isa_not_available;
   const PnKernels& kernel = kernels_of<T>(*table);
   const pn::detail::DefaultFloatEnvironment environment;
-  const bool good_importance = check_importance<T>(importance, k) == Status::ok;
+  const bool good_importance = are_importances(importance, k);
   for (std::size_t n = 0; n < rows; ++n) {
     const Bytes* row = bytes_of(weights) + n * weight_stride;
     if (!good_importance || !kernel.inspect(row, element, k / T::block_size)) {
@@ -165,14 +162,7 @@ Status prepare_activations(Activations kind, const float* x, std::size_t x_strid
   const Kernels* table = kernels(isa);
   if (table == nullptr) return Status::isa_not_available;
   const pn::detail::DefaultFloatEnvironment environment;
-  Prepared header = {};
-  header.magic = prepared_magic;
-  header.k = k;
-  header.token_bytes = pn_token_bytes<T>(kind, k);
-  header.tokens = static_cast<std::uint32_t>(tokens);
-  header.isa = static_cast<std::uint8_t>(table->isa);
-  header.kind = static_cast<std::uint8_t>(kind);
-  header.bits = T::bits;
+  const Prepared header = header_of(*table, tokens, k, pn_token_bytes<T>(kind, k), kind, T::bits);
   std::memset(prepared, 0, sizeof header);
   for (std::size_t m = 0; m < tokens; ++m) {
     const Bytes* from = reinterpret_cast<const Bytes*>(x) + m * x_stride;
@@ -193,13 +183,12 @@ template <class T>
 Status multiply(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, const void* prepared, float* y,
                 std::size_t y_stride) noexcept {
   if (k % T::block_size != 0) return Status::bad_length;
-  if (!is_aligned(prepared)) return Status::misaligned;
-  const auto* header = static_cast<const Prepared*>(prepared);
-  if (header->magic != prepared_magic || header->k != k || header->bits != T::bits) return Status::not_prepared;
-  const Kernels* table = kernels(static_cast<Isa>(header->isa));
-  if (table == nullptr || header->isa == 0) return Status::not_prepared;
+  const Kernels* table = nullptr;
+  const Status status = find_table(prepared, k, T::bits, table);
+  if (status != Status::ok) return status;
   const pn::detail::DefaultFloatEnvironment environment;
-  kernels_of<T>(*table).multiply({bytes_of(blocks), stride, rows, k, header, y, y_stride});
+  kernels_of<T>(*table).multiply(
+      {bytes_of(blocks), stride, rows, k, static_cast<const Prepared*>(prepared), y, y_stride});
   return Status::ok;
 }
 

@@ -1,8 +1,7 @@
 // PN on vectors: dequantizing and validating. Written in the words of simd_*.hpp.
 #pragma once
 
-#include "exact.hpp"
-#include "pn_quantize.hpp"
+#include "elements.hpp"
 
 namespace pn::cpu::PN_CPU_ISA {
 
@@ -30,12 +29,7 @@ static void dequantize(const Bytes* in, std::size_t blocks, Bytes* out, Element 
     const BlockWords words = load_block_words(block);
     for (std::size_t e = 0; e < T::block_size; e += f32_lanes) {
       const F32 w = weights_at<T>(words, d, places<T>.word + e, places<T>.bit + e);
-      const std::size_t at = b * T::block_size + e;
-      switch (element) {
-        case Element::f32: store_f32(out + 4 * at, w); break;
-        case Element::f16: store_f16(out + 2 * at, w); break;
-        case Element::bf16: store_bf16(out + 2 * at, w); break;
-      }
+      store_as(out + (b * T::block_size + e) * bytes_of_one(element), w, element);
     }
   }
 }

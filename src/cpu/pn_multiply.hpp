@@ -11,13 +11,13 @@ namespace pn::cpu::PN_CPU_ISA {
 // Scales are converted this many blocks at a time.
 inline constexpr std::size_t chunk_blocks = 64;
 
-// Asks for memory that blocks will lie in: `near` bytes on for the first-level cache, `far` bytes on for the second.
+// Asks for memory that blocks will lie in: `near_bytes` on for the first-level cache, `far_bytes` on for the second.
 // Called for every second block; the line that one of the two leaves out now and then is brought by the other.
-inline constexpr std::size_t near = 2560;
-inline constexpr std::size_t far = 7168;
+inline constexpr std::size_t near_bytes = 2560;
+inline constexpr std::size_t far_bytes = 7168;
 PN_CPU_INLINE void prefetch_blocks(const Bytes* at) {
-  __builtin_prefetch(at + far + sizeof(Block34), 0, 2);
-  __builtin_prefetch(at + near);
+  __builtin_prefetch(at + far_bytes + sizeof(Block34), 0, 2);
+  __builtin_prefetch(at + near_bytes);
 }
 
 struct Scales {

@@ -14,6 +14,7 @@
 //   underflow (r^2 below 2^-126, and g scaled to at most 1).
 #pragma once
 
+#include "elements.hpp"
 #include "exact.hpp"
 
 namespace pn::cpu::PN_CPU_ISA {
@@ -206,15 +207,6 @@ PN_CPU_INLINE void quantize_block(SearchBlock<T>& block, float lowest, float hig
   const float scale = scales[chosen];
   const std::uint16_t bits = static_cast<std::uint16_t>(half_bits(positive ? scale : -scale) | (positive ? 0 : 0x8000));
   if (!store_codes<T>(block, scale, bits, out)) store_candidate<T>(block.weights, chosen, out);
-}
-
-PN_CPU_INLINE F32 load_weights(const Bytes* weights, Element element, std::size_t i) {
-  switch (element) {
-    case Element::f32: return load_f32(weights + 4 * i);
-    case Element::f16: return load_f16(weights + 2 * i);
-    case Element::bf16: break;
-  }
-  return load_bf16(weights + 2 * i);
 }
 
 template <class T>

@@ -8,17 +8,9 @@
 
 namespace pn::cpu::PN_CPU_ISA {
 
-PN_CPU_INLINE void store_as(Bytes* out, F32 v, Element element) {
-  switch (element) {
-    case Element::f32: return store_f32(out, v);
-    case Element::f16: return store_f16(out, v);
-    case Element::bf16: return store_bf16(out, v);
-  }
-}
-
 static void convert(const Bytes* in, Element from, std::size_t count, Bytes* out, Element to) {
-  const std::size_t in_bytes = from == Element::f32 ? 4 : 2;
-  const std::size_t out_bytes = to == Element::f32 ? 4 : 2;
+  const std::size_t in_bytes = bytes_of_one(from);
+  const std::size_t out_bytes = bytes_of_one(to);
   std::size_t e = 0;
   for (; e + f32_lanes <= count; e += f32_lanes) store_as(out + e * out_bytes, load_weights(in, from, e), to);
   if (e == count) return;
@@ -30,7 +22,7 @@ static void convert(const Bytes* in, Element from, std::size_t count, Bytes* out
 
 // Numbers of a low-rank add-on's row times x: any k.
 static float dot(const Bytes* a, Element element, const Bytes* x, std::size_t k) {
-  const std::size_t bytes = element == Element::f32 ? 4 : 2;
+  const std::size_t bytes = bytes_of_one(element);
   F32 sum = zero_f32();
   std::size_t e = 0;
   for (; e + f32_lanes <= k; e += f32_lanes)
@@ -49,7 +41,13 @@ constexpr PnKernels pn_kernels() {
   return {quantize<T>, inspect<T>, error<T>, valid<T>, dequantize<T>, WithQ8<T>::layout, multiply_pn<T>};
 }
 
-inline constexpr P12Kernels p12_kernels = {
-    pack, scan, unpack, valid_p12, prepare, multiply_p12<FromPacked>, multiply_p12<FromBf16>};
+constexpr Kernels all_kernels(Isa isa) {
+  return {isa,
+          pn_kernels<pn3t>(),
+          pn_kernels<pn4t>(),
+          {pack, scan, unpack, valid_p12, prepare, multiply_p12<FromPacked>, multiply_p12<FromBf16>},
+          convert,
+          dot};
+}
 
 }  // namespace pn::cpu::PN_CPU_ISA

@@ -30,13 +30,6 @@ using pn::cpu::Fault;
 // What is converted at a time where it must rest in between: a multiple of every block, and it stays in the cache.
 constexpr std::size_t piece_elements = 8 * 5120;
 
-template <class Block>
-Block load_block(const std::uint8_t* bytes) {
-  Block block;
-  std::memcpy(&block, bytes, sizeof block);
-  return block;
-}
-
 // F32, F16 or BF16.
 Element element_of(const TensorType& type) {
   return type == types::f32() ? Element::f32 : (type == types::f16() ? Element::f16 : Element::bf16);
@@ -56,9 +49,11 @@ void add_to_scan(const std::uint8_t* blocks, std::size_t count, p12::RowScan& sc
 }
 
 // The first element of F32, F16 or BF16 that is finite although it became an infinity of bf16; `count` if none.
-std::size_t find_overflow(const TensorType& type, const std::uint8_t* in, const std::uint16_t* out, std::size_t count) {
+std::size_t find_overflow(const TensorType& type, const std::uint8_t* in, const std::uint8_t* out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
-    if ((out[i] & 0x7FFFu) != 0x7F80u) continue;
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, out + 2 * i, sizeof bits);
+    if ((bits & 0x7FFFu) != 0x7F80u) continue;
     float value = 0;
     must(pn::cpu::convert(in + i * type.block_bytes, element_of(type), 1, &value, Element::f32));
     if (std::isfinite(value)) return i;
@@ -67,7 +62,7 @@ std::size_t find_overflow(const TensorType& type, const std::uint8_t* in, const 
 }
 
 // Elements of F32, F16 or BF16 as bf16, rounded to nearest even. not_finite, and which, when a finite one is too large.
-pn::Status to_bf16(const TensorType& type, const std::uint8_t* in, std::size_t count, std::uint16_t* out,
+pn::Status to_bf16(const TensorType& type, const std::uint8_t* in, std::size_t count, std::uint8_t* out,
                    std::size_t& bad) {
   must(pn::cpu::convert(in, element_of(type), count, out, Element::bf16));
   if (type == types::bf16()) return pn::Status::ok;
@@ -81,18 +76,9 @@ class Rounder final : public Conversion {
 
   Outcome run(const std::uint8_t* in, std::uint64_t, std::size_t units, std::uint8_t* out) const override {
     Outcome outcome;
-    std::vector<std::uint16_t> rounded(std::min(piece_elements, units));
-    for (std::size_t done = 0; done < units; done += rounded.size()) {
-      const std::size_t count = std::min(rounded.size(), units - done);
-      std::size_t bad = 0;
-      outcome.status = to_bf16(from_, in + done * unit_bytes_in_, count, rounded.data(), bad);
-      if (outcome.status != pn::Status::ok) {
-        std::memcpy(out + done * unit_bytes_out_, rounded.data(), bad * unit_bytes_out_);
-        outcome.element = done + bad;
-        break;
-      }
-      std::memcpy(out + done * unit_bytes_out_, rounded.data(), count * unit_bytes_out_);
-    }
+    std::size_t bad = 0;
+    outcome.status = to_bf16(from_, in, units, out, bad);
+    if (outcome.status != pn::Status::ok) outcome.element = bad;
     return outcome;
   }
 };
@@ -104,7 +90,7 @@ class P12Packer final : public Conversion {
   Outcome run(const std::uint8_t* in, std::uint64_t, std::size_t units, std::uint8_t* out) const override {
     constexpr std::size_t most = piece_elements / p12::block_size;
     Outcome outcome;
-    std::vector<std::uint16_t> rounded(from_ == types::bf16() ? 0 : piece_elements);
+    std::vector<std::uint8_t> rounded(from_ == types::bf16() ? 0 : 2 * piece_elements);
     std::vector<std::uint8_t> unpacked(2 * piece_elements);
     for (std::size_t done = 0; done < units && outcome.status == pn::Status::ok; done += most) {
       std::size_t count = std::min(most, units - done);
@@ -116,7 +102,7 @@ class P12Packer final : public Conversion {
           outcome.element = done * p12::block_size + bad;
           count = bad / p12::block_size;
         }
-        weights = reinterpret_cast<const std::uint8_t*>(rounded.data());
+        weights = rounded.data();
       }
       const std::size_t k = count * p12::block_size;
       std::uint8_t* packed = out + done * unit_bytes_out_;
@@ -270,7 +256,7 @@ class Q8Quantizer final : public Quantizer {
     outcome.element = bad;
     if (outcome.status != pn::Status::ok) return outcome;
     for (std::size_t b = 0; b < k / size; ++b) {
-      const pn::BlockQ8_0 block = load_block<pn::BlockQ8_0>(out + b * sizeof(pn::BlockQ8_0));
+      const pn::BlockQ8_0& block = blocks[b];
       std::uint16_t d = 0;
       std::memcpy(&d, block.d, sizeof d);
       const double scale = static_cast<double>(pn::half_to_float(d));
@@ -376,7 +362,8 @@ class WeightScanner final : public Scanner {
     for (std::size_t done = 0; done < elements; done += weights.size()) {
       const std::size_t count = std::min(weights.size(), elements - done);
       std::size_t bad = 0;
-      outcome.status = to_bf16(from_, in + done * from_.block_bytes, count, weights.data(), bad);
+      outcome.status =
+          to_bf16(from_, in + done * from_.block_bytes, count, reinterpret_cast<std::uint8_t*>(weights.data()), bad);
       if (outcome.status != pn::Status::ok) {
         outcome.element = done + bad;
         break;
