@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <random>
 #include <thread>
 
 namespace bench {
@@ -197,6 +198,42 @@ Job stream_job(const Stream& stream) {
     for (const std::size_t n : {std::size_t{0}, rows / 2, rows - 1})
       if (!s.agrees(state->in + n * s.in_bytes, state->out + n * s.out_bytes)) return false;
     return true;
+  };
+  return job;
+}
+
+Job look_up_job(const LookUp& look_up) {
+  struct State {
+    LookUp look_up;
+    std::size_t rows;
+    std::vector<std::int64_t> ids;
+    std::size_t at = 0;
+    std::uint8_t* out = nullptr;
+  };
+  Job job;
+  job.rows = 1024;
+  job.weights = job.rows * look_up.k;
+  job.read = job.rows * look_up.in_bytes;
+  job.written = job.rows * look_up.out_bytes;
+  const std::size_t rows = look_up.set->bytes() / look_up.in_bytes;
+  auto state = std::make_shared<State>(State{look_up, rows, {}});
+  state->ids.resize(rows / job.rows * job.rows);
+  std::mt19937_64 random(3);
+  std::uniform_int_distribution<std::int64_t> any(0, static_cast<std::int64_t>(rows) - 1);
+  for (std::int64_t& id : state->ids) id = any(random);
+  job.begin = [state, n = job.rows, bytes = job.written] {
+    state->at = (state->at + n) % state->ids.size();
+    state->out = result_set().take(bytes);
+  };
+  job.run = [state](std::size_t first, std::size_t last) {
+    const LookUp& l = state->look_up;
+    l.run(l.set->data(), state->rows, state->ids.data() + state->at + first, last - first,
+          state->out + first * l.out_bytes);
+  };
+  job.agrees = [state] {
+    const LookUp& l = state->look_up;
+    const std::size_t id = static_cast<std::size_t>(state->ids[state->at + 5]);
+    return l.agrees(l.set->data() + id * l.in_bytes, state->out + 5 * l.out_bytes);
   };
   return job;
 }

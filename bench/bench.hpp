@@ -135,6 +135,21 @@ struct Stream {
 };
 Job stream_job(const Stream& stream);
 
+// ---- Rows from all over a set, not one behind the other ----
+
+struct LookUp {
+  std::size_t k;
+  Set* set;
+  std::size_t in_bytes;  // of a row
+  std::size_t out_bytes;
+  // Rows `ids` of the `rows` rows at `in`.
+  std::function<void(const std::uint8_t* in, std::size_t rows, const std::int64_t* ids, std::size_t count,
+                     std::uint8_t* out)>
+      run;
+  std::function<bool(const std::uint8_t* in, const std::uint8_t* out)> agrees;  // one row
+};
+Job look_up_job(const LookUp& look_up);
+
 // ---- What there is ----
 
 void add_bandwidth();

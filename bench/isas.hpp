@@ -49,7 +49,4 @@ inline bool holds(const std::uint8_t* row, Element element, const float* expecte
   return true;
 }
 
-// Row numbers all over a set.
-std::vector<std::int64_t> random_ids(std::size_t count, std::size_t rows);
-
 }  // namespace bench

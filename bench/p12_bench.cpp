@@ -138,35 +138,18 @@ Job validate(std::size_t k, Isa isa) {
   return stream_job(s);
 }
 
-// Rows from all over the set, not one behind the other.
 Job get_rows(std::size_t k) {
   const std::size_t row_bytes = p12::row_bytes(k);
-  const std::size_t rows = p12_set().bytes() / row_bytes;
-  struct State {
-    std::vector<std::int64_t> ids;
-    std::size_t at = 0;
-    std::uint8_t* out = nullptr;
+  LookUp l;
+  l.k = k;
+  l.set = &p12_set();
+  l.in_bytes = row_bytes;
+  l.out_bytes = 2 * k;
+  l.run = [=](const std::uint8_t* in, std::size_t rows, const std::int64_t* ids, std::size_t count, std::uint8_t* out) {
+    require(p12::cpu::get_rows(in, row_bytes, rows, k, ids, count, out, Element::bf16, 2 * k));
   };
-  auto state = std::make_shared<State>();
-  Job job;
-  job.rows = 1024;
-  job.weights = job.rows * k;
-  job.read = job.rows * row_bytes;
-  job.written = job.rows * 2 * k;
-  state->ids = random_ids(rows / job.rows * job.rows, rows);
-  job.begin = [state, n = job.rows, bytes = job.written] {
-    state->at = (state->at + n) % state->ids.size();
-    state->out = result_set().take(bytes);
-  };
-  job.run = [=](std::size_t first, std::size_t last) {
-    require(p12::cpu::get_rows(p12_set().data(), row_bytes, rows, k, state->ids.data() + state->at + first,
-                               last - first, state->out + first * 2 * k, Element::bf16, 2 * k));
-  };
-  job.agrees = [=] {
-    const std::size_t id = static_cast<std::size_t>(state->ids[state->at + 5]);
-    return unpacked(p12_set().data() + id * row_bytes, k, state->out + 5 * 2 * k, Element::bf16);
-  };
-  return job;
+  l.agrees = [=](const std::uint8_t* in, const std::uint8_t* out) { return unpacked(in, k, out, Element::bf16); };
+  return look_up_job(l);
 }
 
 }  // namespace

@@ -113,36 +113,19 @@ Job dequantize(std::size_t k, Element element, Isa isa) {
   return stream_job(s);
 }
 
-// Rows from all over the set, not one behind the other.
 template <class T>
 Job get_rows(std::size_t k) {
   const std::size_t row_bytes = pn::row_bytes<T>(k);
-  const std::size_t rows = pn_set<T>().bytes() / row_bytes;
-  struct State {
-    std::vector<std::int64_t> ids;
-    std::size_t at = 0;
-    std::uint8_t* out = nullptr;
+  LookUp l;
+  l.k = k;
+  l.set = &pn_set<T>();
+  l.in_bytes = row_bytes;
+  l.out_bytes = 4 * k;
+  l.run = [=](const std::uint8_t* in, std::size_t rows, const std::int64_t* ids, std::size_t count, std::uint8_t* out) {
+    require(pn::cpu::get_rows<T>(in, row_bytes, rows, k, ids, count, out, Element::f32, 4 * k));
   };
-  auto state = std::make_shared<State>();
-  Job job;
-  job.rows = 1024;
-  job.weights = job.rows * k;
-  job.read = job.rows * row_bytes;
-  job.written = job.rows * 4 * k;
-  state->ids = random_ids(rows / job.rows * job.rows, rows);
-  job.begin = [state, n = job.rows, bytes = job.written] {
-    state->at = (state->at + n) % state->ids.size();
-    state->out = result_set().take(bytes);
-  };
-  job.run = [=](std::size_t first, std::size_t last) {
-    require(pn::cpu::get_rows<T>(pn_set<T>().data(), row_bytes, rows, k, state->ids.data() + state->at + first,
-                                 last - first, state->out + first * 4 * k, Element::f32, 4 * k));
-  };
-  job.agrees = [=] {
-    const std::size_t id = static_cast<std::size_t>(state->ids[state->at + 5]);
-    return decoded<T>(pn_set<T>().data() + id * row_bytes, k, state->out + 5 * 4 * k, Element::f32);
-  };
-  return job;
+  l.agrees = [=](const std::uint8_t* in, const std::uint8_t* out) { return decoded<T>(in, k, out, Element::f32); };
+  return look_up_job(l);
 }
 
 template <class T>
@@ -227,14 +210,6 @@ Job low_rank(Half half) {
 }
 
 }  // namespace
-
-std::vector<std::int64_t> random_ids(std::size_t count, std::size_t rows) {
-  std::mt19937_64 random(3);
-  std::uniform_int_distribution<std::int64_t> any(0, static_cast<std::int64_t>(rows) - 1);
-  std::vector<std::int64_t> ids(count);
-  for (std::int64_t& id : ids) id = any(random);
-  return ids;
-}
 
 void add_pn() {
   add_type<pn::pn3t>();

@@ -97,6 +97,17 @@ std::vector<std::uint8_t> random_p12(Random& random, std::size_t count) {
   return bytes;
 }
 
+// What the core unpacks blocks of BF16_P12 to.
+std::vector<std::uint16_t> unpacked(const std::vector<std::uint8_t>& packed) {
+  std::vector<std::uint16_t> weights(packed.size() / 392 * 256);
+  for (std::size_t b = 0; b < packed.size() / 392; ++b) {
+    p12::Block392 block;
+    std::memcpy(&block, &packed[392 * b], 392);
+    p12::unpack_block(block, &weights[256 * b]);
+  }
+  return weights;
+}
+
 }  // namespace
 
 TEMPLATE_TEST_CASE("memory: quantize_rows, validate_rows, dequantize_rows, get_rows of PN", "", pn::pn3t, pn::pn4t) {
@@ -190,12 +201,7 @@ TEST_CASE("memory: pack_rows, scan_rows, validate_rows, unpack_rows, unpack_tile
     if (blocks > 4) return;
     const std::size_t k = 256 * blocks;
     const std::vector<std::uint8_t> packed = random_p12(random, rows * blocks);
-    std::vector<std::uint16_t> weights(rows * k);
-    for (std::size_t b = 0; b < rows * blocks; ++b) {
-      p12::Block392 block;
-      std::memcpy(&block, &packed[392 * b], 392);
-      p12::unpack_block(block, &weights[256 * b]);
-    }
+    const std::vector<std::uint16_t> weights = unpacked(packed);
     const Islands in(rows, 2 * k, in_at, weights.data()), blocks_in(rows, 392 * blocks, in_at, packed.data()),
         out(rows, 392 * blocks, out_at);
     REQUIRE(p12::cpu::pack_rows(in.data(), in.stride(), rows, k, out.data(), out.stride(), nullptr, nullptr, isa) ==
@@ -246,12 +252,7 @@ TEST_CASE("memory: prepare_activations and the multiplies of BF16_P12 and BF16")
     if (blocks > 4) return;
     const std::size_t k = 256 * blocks;
     const std::vector<std::uint8_t> packed = random_p12(random, rows * blocks);
-    std::vector<std::uint16_t> weights(rows * k);
-    for (std::size_t b = 0; b < rows * blocks; ++b) {
-      p12::Block392 block;
-      std::memcpy(&block, &packed[392 * b], 392);
-      p12::unpack_block(block, &weights[256 * b]);
-    }
+    const std::vector<std::uint16_t> weights = unpacked(packed);
     const Islands in(rows, 2 * k, in_at, weights.data()), blocks_in(rows, 392 * blocks, in_at, packed.data());
     for (const std::size_t tokens : {1u, 2u, 3u, 5u, 16u})
       for (const Order order : {Order::fast, Order::portable}) {
