@@ -1,9 +1,11 @@
 # What to build. AUTO: built when pn is the top-level project and what it needs is there. ON: an error when it cannot
-# be built. OFF: never. PnDependencies.cmake turns each PN_<PART> into PN_BUILD_<PART>.
+# be built. OFF: never. PnDependencies.cmake and PnCuda.cmake turn each PN_<PART> into PN_BUILD_<PART>.
 set(PN_TOOL AUTO CACHE STRING "Build the command line tool pnpack (AUTO, ON, OFF)")
 set(PN_TESTS AUTO CACHE STRING "Build the tests (AUTO, ON, OFF)")
 set(PN_BENCH AUTO CACHE STRING "Build the microbenchmarks (AUTO, ON, OFF)")
-set_property(CACHE PN_TOOL PN_TESTS PN_BENCH PROPERTY STRINGS AUTO ON OFF)
+set(PN_CUDA AUTO CACHE STRING "Build libpncuda; needs a CUDA compiler (AUTO, ON, OFF)")
+set(PN_CUDA_BLAS AUTO CACHE STRING "Build libpncuda_blas; needs libpncuda and cuBLAS (AUTO, ON, OFF)")
+set_property(CACHE PN_TOOL PN_TESTS PN_BENCH PN_CUDA PN_CUDA_BLAS PROPERTY STRINGS AUTO ON OFF)
 option(PN_CPU "Build the SIMD kernels pn::cpu (the tool, the tests and the benchmarks need them)" ON)
 option(PN_CPU_ISA_FROM_ENVIRONMENT "For tests: let the environment variable PN_CPU_ISA choose the instruction set" OFF)
 mark_as_advanced(PN_CPU_ISA_FROM_ENVIRONMENT)

@@ -27,8 +27,8 @@ ALLOWED = {
 THIRD_PARTY = {
     "src/io": re.compile(r"nlohmann/"),
     "src/pnpack": re.compile(r"(fmt/|CLI/|nlohmann/)"),
-    "include/pncuda": re.compile(r"(cuda|cublas)"),
-    "cuda": re.compile(r"(cuda|cublas|mma)"),
+    "include/pncuda": re.compile(r"(cuda_fp16\.h|stddef\.h|stdint\.h)$"),
+    "cuda": re.compile(r"(cuda|cublas|host_cuda/device\.hpp)"),
 }
 
 # Headers of the C++17 standard library and of C, as far as a core may want them.
