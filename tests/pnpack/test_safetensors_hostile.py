@@ -16,7 +16,7 @@ import expected_models as models  # noqa: E402
 import safetensors_files as st  # noqa: E402
 from safetensors_files import Tensor  # noqa: E402
 from safetensors_testing import bf16, f32  # noqa: E402
-from tool import BAD_INPUT, ToolTest, each, main, run  # noqa: E402
+from tool import BAD_INPUT, EVERY, ToolTest, each, main, run  # noqa: E402
 
 FINE = bf16("fine.weight", (1, 256))
 VERBS = {"pack": (), "unpack": (), "quantize": ("--type", "pn4t"), "check": (), "inspect": ()}
@@ -321,6 +321,7 @@ class Damage(ToolTest):
         return problem
 
     def survive(self, jobs):
+        jobs = jobs[::EVERY]
         problems = each(lambda job: self.one(job[0], *job[1][1:]), list(enumerate(jobs)))
         self.assertEqual([(job[0], problem) for job, problem in zip(jobs, problems) if problem], [])
 

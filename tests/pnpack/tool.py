@@ -30,6 +30,9 @@ if not os.access(PNPACK, os.X_OK):
 ENVIRONMENT = dict(os.environ)
 ENVIRONMENT.setdefault("ASAN_OPTIONS", "exitcode=99")
 ENVIRONMENT.setdefault("UBSAN_OPTIONS", "halt_on_error=1:exitcode=99:print_stacktrace=1")
+# Cases that are one of thousands of a kind: every EVERY-th of them runs. More than 1 for a slow build of the program
+# (sanitizers), where a faster one runs them all.
+EVERY = int(os.environ.get("PN_TEST_EVERY", "1"))
 SANITIZER = re.compile(rb"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|runtime error:")
 
 
