@@ -228,8 +228,8 @@ class Graph:
 
 
 def main_path(instructions, labels, value_of):
-    """Instructions on the main path of the loop that `value_of(instruction)` is largest for. A loop with half as much in
-    a loop inside is not the one: it is around it, and what it has itself is the rest of an unrolled loop."""
+    """Instructions on the main path of the loop that `value_of(instruction)` is largest for. A loop with half as much
+    in a loop inside is not the one: it is around it, and what it has itself is the rest of an unrolled loop."""
     graph = Graph(instructions, labels)
     value = [value_of(i) for i in instructions]
     loops = graph.loops()
@@ -463,7 +463,8 @@ class Figure:
 
     def record(self):
         return {"weights_per_turn": round(self.weights), "instructions_per_weight": round(self.instructions, 3),
-                "memory_per_weight": round(self.memory, 3), "registers": self.ptxas["registers"], "occupancy": round(self.occupancy or 0, 3)}
+                "memory_per_weight": round(self.memory, 3), "registers": self.ptxas["registers"],
+                "occupancy": round(self.occupancy or 0, 3)}
 
 
 def figures_of(compiler, nvdisasm, arch, folder, declared):

@@ -29,7 +29,10 @@ __global__ void __launch_bounds__(threads) decode(const Matrix weights, const De
          column < end; column += step) {
       float value[2] = {__uint_as_float(0x7FC00000u), __uint_as_float(0x7FC00000u)};
       if (exists) {
-        const std::int32_t block = static_cast<std::int32_t>(column / block_size);
+        // Divisions of 64 bits take a GPU long.
+        const std::int32_t block = static_cast<std::int32_t>(
+            end <= 0xFFFFFFFF ? static_cast<std::uint32_t>(column) / static_cast<std::uint32_t>(block_size)
+                              : column / block_size);
         const int element = static_cast<int>(column - static_cast<std::int64_t>(block) * block_size);
         const BlockPlace place = block_place(weights, row, block);
         const std::uint32_t word = load_u32(weights.data + place.word(element / per_word));

@@ -274,6 +274,12 @@ __device__ __forceinline__ void multiply_tile(const TileRows<rows>& tile, const 
 //
 // Order of the sums of a row: element order in a quarter, on top of -z * (sum of x); the two blocks of a lane by their
 // scales, blocks 2p then 2p + 1; times the tile's scale, tile after tile; at last the lanes, pairwise.
+//
+// sass: loop = (LDG.128 if repacked else LDG.U16) + (HFMA2 if half2 else FFMA)
+// sass: loads = LDG.128 * (4 / 5 if tokens == 1 else 1) if repacked else LDG.U16 / 10
+// sass: weights = 4 * T.per_word * loads
+// sass: math = 2 * (HFMA2 + HMUL2) / tokens if half2 else FFMA / tokens
+// sass: shared = tokens * K / (16 * T.block) * (32 * (16 * T.block / (16 if half2 else 8) + 8) + 4)
 template <class T, bool repacked, int tokens, bool half2>
 __global__ void __launch_bounds__(256, 2) gemv_ffma(const GemvArgs args) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800  // later devices have the tensor path
@@ -292,8 +298,6 @@ __global__ void __launch_bounds__(256, 2) gemv_ffma(const GemvArgs args) {
     const std::int64_t first = pass * pass_rows + warp * rows;
     const bool active = first < args.weights.rows;
     TileCursor<rows, repacked> cursor(args.weights, active ? first : 0, lane);
-    TileRows<rows> even, odd;
-    if (tiles > 0) even = cursor.load(lane);
     float result[rows][tokens];
 #pragma unroll
     for (int r = 0; r < rows; ++r)
@@ -302,6 +306,9 @@ __global__ void __launch_bounds__(256, 2) gemv_ffma(const GemvArgs args) {
 
     for (int c = 0; c < args.chunks; ++c) {
       const Chunk chunk = chunk_at(tiles, args.chunks, c);
+      const int count = chunk.end - chunk.begin;
+      TileRows<rows> even = {}, odd = {};
+      if (count > 0) even = cursor.load(lane);  // on its way while x is staged
       if (args.chunks > 1 || pass == blockIdx.x) {
         __syncthreads();  // nobody reads the chunk before
         stage_chunk<T>(args, chunk, rotated, [&](int number, int token, const auto& values) {
@@ -311,17 +318,12 @@ __global__ void __launch_bounds__(256, 2) gemv_ffma(const GemvArgs args) {
         __syncthreads();
       }
       // Two tiles in turn: one is on its way while the other is multiplied.
-      const int count = chunk.end - chunk.begin;
-      const int ahead = tiles - chunk.begin - 1;
 #pragma unroll 1
       for (int i = 0; i < count; i += 2) {
-        if (i < ahead) odd = cursor.load(lane);
+        if (i + 1 < count) odd = cursor.load(lane);
         multiply_tile<T, half2>(even, shared + i * bytes, room * bytes, scales + i, room, lane, result);
-        if (i + 1 == count) {
-          even = odd;
-          break;
-        }
-        if (i + 1 < ahead) even = cursor.load(lane);
+        if (i + 1 == count) break;
+        if (i + 2 < count) even = cursor.load(lane);
         multiply_tile<T, half2>(odd, shared + (i + 1) * bytes, room * bytes, scales + i + 1, room, lane, result);
       }
     }

@@ -351,6 +351,10 @@ __device__ __forceinline__ void multiply_pair(const TensorRows& rows, StagedColu
 // Order of the sums of a row: those of the mma over a block, on top of -z * (sum of x); the two blocks of a pair by
 // their scales; times the scale of its x, tile after tile of a chunk; the eight warps (pairs); the chunks; of fp32
 // activations the two parts.
+//
+// sass: loop = (LDG.128 if repacked else LDG.U16) + HMMA
+// sass: weights = 4 * T.per_word * (LDG.128 if repacked else LDG.U16 / 10)
+// sass: math = 8 * HMMA
 template <class T, bool repacked, bool two_parts>
 __global__ void __launch_bounds__(tensor_threads, tensor_resident(tensor_major, repacked, two_parts))
     gemv_tensor(const GemvArgs args) {

@@ -8,8 +8,9 @@ namespace pncuda {
 
 namespace {
 
-constexpr int items_per_block = 9;  // eight words and the scale
-constexpr int threads = 256;
+constexpr int items = 9;     // of a block: the scale and eight words
+constexpr int at_once = 28;  // blocks that a block of threads takes at a time
+constexpr int threads = at_once * items;
 
 __device__ __forceinline__ void store_u32(std::uint8_t* p, std::uint32_t v) {
   if (reinterpret_cast<std::uintptr_t>(p) % 4 == 0) {
@@ -21,15 +22,14 @@ __device__ __forceinline__ void store_u32(std::uint8_t* p, std::uint32_t v) {
 }
 
 __global__ void __launch_bounds__(threads) repack(const Matrix from, const Matrix to) {
-  const std::int64_t items = static_cast<std::int64_t>(from.blocks) * items_per_block;  // of a row
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * threads;
+  const int item = static_cast<int>(threadIdx.x) % items;
+  const int first = static_cast<int>(blockIdx.x) * at_once + static_cast<int>(threadIdx.x) / items;
+  const int step = static_cast<int>(gridDim.x) * at_once;
+  std::uint8_t* const out = const_cast<std::uint8_t*>(to.data);
   for (std::int64_t row = blockIdx.y; row < from.rows; row += gridDim.y)
-    for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < items; i += step) {
-      const std::int32_t block = static_cast<std::int32_t>(i / items_per_block);
-      const int item = static_cast<int>(i % items_per_block);
-      const BlockPlace source = block_place(from, row, block);
-      const BlockPlace target = block_place(to, row, block);
-      std::uint8_t* const out = const_cast<std::uint8_t*>(to.data);
+    for (std::int64_t block = first; block < from.blocks; block += step) {
+      const BlockPlace source = block_place(from, row, static_cast<std::int32_t>(block));
+      const BlockPlace target = block_place(to, row, static_cast<std::int32_t>(block));
       if (item == 0)
         *reinterpret_cast<std::uint16_t*>(out + target.scale) = load_scale(from.data + source.scale);
       else
@@ -45,9 +45,8 @@ cudaError_t prepare_repack() {
 }
 
 cudaError_t launch_repack(const Matrix& from, const Matrix& to, cudaStream_t stream) {
-  const std::int64_t items = static_cast<std::int64_t>(from.blocks) * items_per_block;
-  return launch(repack, dim3(grid_of((items + threads - 1) / threads), grid_of(from.rows, 65535)), dim3(threads), 0,
-                stream, from, to);
+  const dim3 grid(grid_of((std::int64_t{from.blocks} + at_once - 1) / at_once, 65535), grid_of(from.rows, 65535));
+  return launch(repack, grid, dim3(threads), 0, stream, from, to);
 }
 
 }  // namespace pncuda

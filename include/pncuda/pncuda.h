@@ -135,13 +135,16 @@ PNCUDA_API pncuda_status pncuda_column_shard(const pncuda_weights* native, int64
  * native and for repacked weights, and in every run; in a given mode, type of x and path. Sums are in fp32 (fast_half2:
  * up to ten products of two weights in fp16 first) in an order that only k decides.
  *
- * Errors, with S = sum over k of |d| * z * |x[m][k]| (z = 4 for pn3t, 8 for pn4t; |w| <= |d| * z):
- *   accurate     |y - exact| <= 4e-6 * S on any path, measured below 2e-7 * S; y is then rounded to its type
- *   fast_half2   |y - exact| <= 8e-3 * S, measured below 4e-4 * S
- * An activation that is more than 2^24 times smaller than the largest one of its 16 blocks may be flushed on the way
- * (fp16 on the paths of tensor cores and of fast_half2), which the bounds contain. NaN and infinities among the
- * activations make the whole result of their token NaN; weights with a NaN or infinite scale make that row's results
- * NaN or infinite.
+ * Errors, before y is rounded to its type, where z = 4 (pn3t) or 8 (pn4t), so that |w| <= |d| * z, and
+ *   S = sum over k of |d| * z * |x[m][k]|
+ *   T = sum over k of |d| * z * (the largest |x| of the 16 blocks that k lies in: blocks 16 i .. 16 i + 15 of the row)
+ *   accurate, PNCUDA_PATH_FFMA     |y - exact| <= 4e-6 * S;              measured below 4e-7 * S
+ *   accurate, PNCUDA_PATH_TENSOR   |y - exact| <= 4e-6 * S + 2^-31 * T;  measured below 4e-7 * S for x of one magnitude
+ *   fast_half2, PNCUDA_PATH_HFMA2  |y - exact| <= 8e-3 * S + 2^-15 * T;  measured below 4e-4 * S for K = 5120
+ * T is there because the latter two keep x in fp16 (fp32 x in two parts on tensor cores) below the largest of its
+ * blocks. To all of them add k * 2^-120, which matters only where x * d is below 1e-30. The sums of tensor cores are
+ * measured as an emulation adds them; bench/gpu.sh measures a device. NaN and infinities among the activations make the
+ * whole result of their token NaN; weights with a NaN or infinite scale make that row's results NaN or infinite.
  */
 
 enum {
