@@ -74,7 +74,7 @@ fi
 mkdir -p "$build"
 echo "Building $target ..." >&2
 build_target() {
-  cmake -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release -DPN_TOOL=OFF -DPN_TESTS=OFF -DPN_BENCH=ON "${options[@]}" &&
+  cmake -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release -DPN_TOOL=OFF -DPN_TESTS=OFF -DPN_BENCH=ON -DPN_CUDA=OFF "${options[@]}" &&
     cmake --build "$build" --target "$target" --parallel "$(nproc 2>/dev/null || echo 2)"
 }
 if ! build_target >"$build/build.log" 2>&1; then

@@ -318,8 +318,8 @@ def declarations(folder):
                 if not equals or not name.strip().isidentifier():
                     raise SassError(f"{declaration.where}: not NAME = EXPRESSION: {entry}")
                 declaration.lines.append((name.strip(), value.strip()))
-            head = re.match(r"template\s*<(.*?)>\s*(?:static\s+)?__global__[^;{]*?\b(?!__)(\w+)\s*\(",
-                            text[block.end():], flags=re.S)
+            rest = re.sub(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)", "", text[block.end():], count=1)
+            head = re.match(r"template\s*<(.*?)>\s*(?:static\s+)?__global__[^;{]*?\b(?!__)(\w+)\s*\(", rest, flags=re.S)
             if head is None:
                 raise SassError(f"{declaration.where}: no template of a kernel follows")
             declaration.parameters = [re.split(r"\s*=", p)[0].split()[-1] for p in split_list(head.group(1))]

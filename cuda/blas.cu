@@ -88,7 +88,8 @@ pncuda_status check(const pncuda_matmul_args* args, Matmul& m) {
 
   // A GEMV reads the packed weights once for 8 tokens; cuBLAS lets them be written and read again decoded, ten times as
   // many bytes, in L2. Tensor cores take 8 tokens at the cost of reading; without them every token costs.
-  m.switch_tokens = a.switch_tokens != 0 ? a.switch_tokens : gemv.path == PNCUDA_PATH_TENSOR ? 33 : 17;
+  const bool tensor = gemv.path == PNCUDA_PATH_NONE ? major >= 8 : gemv.path == PNCUDA_PATH_TENSOR;
+  m.switch_tokens = a.switch_tokens != 0 ? a.switch_tokens : tensor ? 33 : 17;
   if (gemv.path == PNCUDA_PATH_NONE) return PNCUDA_OK;
   m.way = k == 0 || a.tokens < m.switch_tokens ? PNCUDA_MATMUL_GEMV : PNCUDA_MATMUL_BLAS;
   if (m.way == PNCUDA_MATMUL_GEMV) return PNCUDA_OK;

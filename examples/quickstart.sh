@@ -74,7 +74,7 @@ if [[ ! -e $build/CMakeCache.txt ]] && command -v ninja >/dev/null 2>&1; then
   export CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja}
 fi
 build_pnpack() {
-  cmake -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release -DPN_TOOL=ON -DPN_TESTS=OFF -DPN_BENCH=OFF &&
+  cmake -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release -DPN_TOOL=ON -DPN_TESTS=OFF -DPN_BENCH=OFF -DPN_CUDA=OFF &&
     cmake --build "$build" --target pnpack --parallel "$(nproc 2>/dev/null || echo 2)"
 }
 started=$SECONDS

@@ -30,8 +30,10 @@ template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
                    Arguments&&... arguments) {
   std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
-  return host_cuda::launch({reinterpret_cast<const void*>(kernel), grid, block, shared, stream,
-                            [kernel, values] { std::apply(kernel, values); }});
+  const cudaError_t error = host_cuda::launch({reinterpret_cast<const void*>(kernel), grid, block, shared, stream,
+                                               [kernel, values] { std::apply(kernel, values); }});
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
 }
 
 }  // namespace pncuda
