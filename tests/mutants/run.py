@@ -50,7 +50,18 @@ P12 = "p12_codec p12_scan p12_validate p12_golden p12_format_md pn_headers pn_di
 CPU = "cpu_isa cpu_convert cpu_error cpu_low_rank cpu_invariance cpu_multiply_pn cpu_multiply_p12 cpu_pn_codec cpu_p12_codec " \
       "cpu_quantize cpu_memory"
 TOOL = "test_roundtrip.py test_check_verify.py test_command_line.py test_quantize.py test_hostile.py test_large_tensors.py *.py"
+CUDA = "pncuda_gemv pncuda_decode pncuda_repack pncuda_hadamard pncuda_api pncuda_blas pncuda_decode_pn"
 ORDER = {
+    "cuda/api.cu": "pncuda_api " + CUDA,
+    "cuda/checks.hpp": "pncuda_api " + CUDA,
+    "cuda/blas.cu": "pncuda_blas",
+    "cuda/decode.cu": "pncuda_decode pncuda_api",
+    "cuda/elements.cuh": "pncuda_decode pncuda_hadamard pncuda_gemv",
+    "cuda/hadamard.cu": "pncuda_hadamard pncuda_api",
+    "cuda/hadamard.cuh": "pncuda_hadamard pncuda_gemv",
+    "cuda/repack.cu": "pncuda_repack pncuda_api",
+    "cuda/": CUDA,
+    "include/pncuda/": "pncuda_decode_pn " + CUDA,
     "include/pn/block34.hpp": "pn_decode pn_validate " + CORES,
     "include/pn/config.hpp": "pn_decode p12_codec " + CORES,
     "include/pn/decode.hpp": "pn_decode pn_dot " + PN,
@@ -144,18 +155,19 @@ def read_list(path):
             current["old" if line[0] == "-" else "new"] = line[2:]
         elif line.strip() and not line.startswith("#"):
             name, colon, value = line.partition(":")
-            if current is None or not colon or name not in ("fault", "in", "first", "sample", "needs", "equivalent"):
+            if current is None or not colon or name not in ("fault", "in", "first", "sample", "needs", "nth", "equivalent"):
                 stop("%s:%d: %r is not understood" % (path.name, number, line))
             current[name] = (current[name] + " " if name in current else "") + value.strip()
     return sections
 
 
-def once(text, old, where, problems):
-    """The place of `old` in `text`, where it must occur exactly once: as a part of a line, or else as a whole line."""
+def once(text, old, nth, where, problems):
+    """The place of `old` in `text`, where it must occur exactly once: as a part of a line, or else as a whole line; or
+    the whole line that `nth` says."""
     places = [match.start() for match in re.finditer(re.escape(old), text)]
     if len(places) > 1:
         whole = [match.start(1) for match in re.finditer("^[ ]*(%s)$" % re.escape(old), text, re.MULTILINE)]
-        places = whole if len(whole) == 1 else places
+        places = whole if len(whole) == 1 else whole[nth - 1:nth] if nth else places
     if not old or len(places) != 1:
         problems.append("%s: the old text occurs %d times, not once: %s" % (where, len(places), old))
         return 0
@@ -170,7 +182,7 @@ def written(sections, sources):
         for name in ("fault", "in", "old", "new"):
             if name not in section:
                 stop("%s: no %r" % (section["at"], name))
-        at = once(sources(section["in"]), section["old"], section["at"], problems)
+        at = once(sources(section["in"]), section["old"], int(section.get("nth", 0)), section["at"], problems)
         line = sources(section["in"]).count("\n", 0, at) + 1
         mutants.append(Mutant(section["id"], "written", section["in"], (at, section["old"]), section["new"],
                               "%s:%d: %s" % (section["in"], line, section["fault"]), section.get("first"),
@@ -253,7 +265,7 @@ def copy_tree(target):
     """What the build and the tests need, into `target`; files that are the same stay untouched, so that what was built
     before stays valid."""
     wanted = set()
-    for part in ("CMakeLists.txt", "LICENSE", "cmake", "include", "src", "tests", "examples", "README.md"):
+    for part in ("CMakeLists.txt", "LICENSE", "cmake", "include", "src", "cuda", "tests", "examples", "README.md"):
         top = ROOT / part
         for source in [top] if top.is_file() else sorted(p for p in top.rglob("*") if p.is_file()):
             if "__pycache__" in source.parts:
