@@ -223,7 +223,7 @@ void set_devices(std::vector<Device> devices) {
 void set_device(const Device& device) { set_devices({device}); }
 
 cudaError_t launch(Launch&& request) {
-  const cudaError_t error = call("launch", InCapture::allowed, [&] {
+  return call("launch", InCapture::allowed, [&] {
     if (const cudaError_t refused = check_launch(request); refused != cudaSuccess) return refused;
     const Device device = device_properties(current_device);
     LaunchRecord record{request.kernel, request.grid, request.block, request.shared, request.stream, false};
@@ -236,8 +236,6 @@ cudaError_t launch(Launch&& request) {
     if (result == cudaSuccess) runtime().calls.launches.push_back(record);
     return result;
   });
-  // As with <<<>>>, only the pending error can be had: an older one, too.
-  return error != cudaSuccess ? error : last_error;
 }
 
 cudaError_t enqueue(const char* name, cudaStream_t stream, std::function<cudaError_t()> work) {
