@@ -14,7 +14,7 @@ inline constexpr int tensor_threads = tensor_warps * warp_size;
 // Blocks of threads that a multiprocessor has registers for. Weights on their way hide the latency of memory, so as
 // many as there can be without a register spilled.
 __host__ __device__ constexpr int tensor_resident(int major, bool repacked, bool two_parts) {
-  return major >= 9 || (repacked && !two_parts) ? 3 : 2;
+  return major >= 9 && (repacked || !two_parts) ? 3 : 2;
 }
 #if defined(__CUDA_ARCH__)
 inline constexpr int tensor_major = __CUDA_ARCH__ / 100;

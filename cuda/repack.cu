@@ -21,7 +21,7 @@ __device__ __forceinline__ void store_u32(std::uint8_t* p, std::uint32_t v) {
   }
 }
 
-__global__ void __launch_bounds__(threads) repack(const Matrix from, const Matrix to) {
+__global__ void __launch_bounds__(threads, 4) repack(const Matrix from, const Matrix to) {
   const int item = static_cast<int>(threadIdx.x) % items;
   const int first = static_cast<int>(blockIdx.x) * at_once + static_cast<int>(threadIdx.x) / items;
   const int step = static_cast<int>(gridDim.x) * at_once;

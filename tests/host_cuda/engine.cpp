@@ -390,7 +390,18 @@ void Worker::new_order() {
   for (std::size_t i = order_.size() - 1; i > 0; --i) std::swap(order_[i], order_[random(random_) % (i + 1)]);
 }
 
+// Unless the order is `forward`, a warp runs ahead of the others as far as it can: to a barrier of the block. Its lanes
+// take turns from the last to the first, or in some order.
 Fiber* Worker::next_ready() {
+  const Order::Kind kind = settings().threads.kind;
+  if (kind != Order::forward && running_ != nullptr) {
+    const std::size_t first = static_cast<std::size_t>(running_ - fibers_.data()) / 32 * 32;
+    const std::size_t turned = kind == Order::reverse ? 31 : random(random_) % 32;
+    for (std::size_t lane = 0; lane < 32; ++lane) {
+      const std::size_t i = first + (lane ^ turned);
+      if (i < fibers_.size() && fibers_[i].state == State::ready) return &fibers_[i];
+    }
+  }
   for (std::size_t tried = 0; tried < 2 * fibers_.size(); ++tried) {
     if (cursor_ == order_.size()) new_order();
     Fiber& fiber = fibers_[order_[cursor_++]];

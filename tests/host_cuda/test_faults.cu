@@ -1,4 +1,6 @@
 // What a kernel must not do is caught, and the report says where.
+#include <algorithm>
+
 #include "testing.hpp"
 
 using namespace host_cuda_testing;
@@ -121,13 +123,14 @@ TEST_CASE("a missing barrier shows in some order of threads") {
   const Defaults defaults;
   const Array<int> out(64);
   std::vector<std::vector<int>> results;
-  for (const Order order : {Order{}, Order{Order::reverse, 0}, Order{Order::shuffled, 7}}) {
+  for (const Order order : {Order{}, Order{Order::reverse, 0}, Order{Order::shuffled, 7}, Order{Order::shuffled, 8},
+                            Order{Order::shuffled, 9}, Order{Order::shuffled, 10}}) {
     host_cuda::set_thread_order(order);
     REQUIRE(launch(missing_barrier, 1, 64, 256, nullptr, out.get()) == cudaSuccess);
     results.push_back(out.values());
   }
   CHECK(results[0] != results[1]);
-  CHECK(results[0] != results[2]);
+  CHECK(std::any_of(results.begin() + 2, results.end(), [&](const auto& one) { return one != results[0]; }));
   CHECK(results[0][0] == -1);  // not written yet: NaN bytes
   CHECK(results[1][63] == -1);
 }

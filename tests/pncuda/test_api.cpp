@@ -9,6 +9,8 @@ using namespace testing;
 
 namespace {
 
+int cuda_status(cudaError_t error) { return PNCUDA_CUDA_ERROR + static_cast<int>(error); }
+
 std::set<int> provoked;  // statuses, by all tests of this file
 
 // Arguments that are right for everything; a test makes one of them wrong.
@@ -700,9 +702,9 @@ TEST_CASE("api: devices that cannot be prepared", "[api]") {
     REQUIRE(cudaSetDevice(0) == cudaSuccess);
   }
   for (const int number : {-1, 50, 63, 64, 1 << 30})
-    REFUSED(s, PNCUDA_CUDA_ERROR + cudaErrorInvalidDevice, pncuda_prepare(number));
+    REFUSED(s, cuda_status(cudaErrorInvalidDevice), pncuda_prepare(number));
   host_cuda::set_devices({});
-  REFUSED(s, PNCUDA_CUDA_ERROR + cudaErrorNoDevice, pncuda_prepare(0));
+  REFUSED(s, cuda_status(cudaErrorNoDevice), pncuda_prepare(0));
   // A number that exists but is beyond what the library keeps.
   host_cuda::set_devices(std::vector<host_cuda::Device>(70, host_cuda::h100()));
   const pncuda_status status = pncuda_prepare(69);
@@ -720,7 +722,7 @@ TEST_CASE("api: errors of CUDA's are told and not left behind", "[api]") {
       host_cuda::set_devices(std::vector<host_cuda::Device>(60, device));
       host_cuda::fail_next(call, cudaErrorUnknown);
       CAPTURE(call, device.name);
-      REFUSED(s, PNCUDA_CUDA_ERROR + cudaErrorUnknown, pncuda_prepare(number));
+      REFUSED(s, cuda_status(cudaErrorUnknown), pncuda_prepare(number));
       int current = -1;
       REQUIRE(cudaGetDevice(&current) == cudaSuccess);
       REQUIRE(current == 0);
@@ -728,11 +730,11 @@ TEST_CASE("api: errors of CUDA's are told and not left behind", "[api]") {
     }
     use(device);
     host_cuda::fail_next("cudaGetDevice", cudaErrorUnknown);
-    REFUSED(s, PNCUDA_CUDA_ERROR + cudaErrorUnknown, pncuda_decode(&s.decode, nullptr));
+    REFUSED(s, cuda_status(cudaErrorUnknown), pncuda_decode(&s.decode, nullptr));
     const auto fails = [&](auto&& call) {
       host_cuda::reset_calls();
       host_cuda::fail_next("launch", cudaErrorLaunchFailure);
-      REQUIRE(static_cast<int>(call()) == PNCUDA_CUDA_ERROR + cudaErrorLaunchFailure);
+      REQUIRE(static_cast<int>(call()) == cuda_status(cudaErrorLaunchFailure));
       REQUIRE(host_cuda::calls().launches.empty());
       REQUIRE(host_cuda::calls().count("launch") == 1);
       REQUIRE(cudaPeekAtLastError() == cudaSuccess);

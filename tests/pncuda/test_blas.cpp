@@ -469,9 +469,9 @@ TEST_CASE("blas: captured and replayed", "[blas]") {
 TEST_CASE("blas: errors of cuBLAS and of launches are told", "[blas]") {
   Setup s;
   host_cuda::fail_next("cublasGemmEx", cudaErrorLaunchFailure);
-  REQUIRE(static_cast<int>(s.run()) == PNCUDA_BLAS_ERROR + CUBLAS_STATUS_EXECUTION_FAILED);
+  REQUIRE(static_cast<int>(s.run()) == PNCUDA_BLAS_ERROR + int{CUBLAS_STATUS_EXECUTION_FAILED});
   host_cuda::fail_next("launch", cudaErrorLaunchFailure);
-  REQUIRE(static_cast<int>(s.run()) == PNCUDA_CUDA_ERROR + cudaErrorLaunchFailure);
+  REQUIRE(static_cast<int>(s.run()) == PNCUDA_CUDA_ERROR + int{cudaErrorLaunchFailure});
   cudaGetLastError();
   REQUIRE(s.run() == PNCUDA_OK);
   REQUIRE(pncuda_status_text(static_cast<pncuda_status>(PNCUDA_BLAS_ERROR + 13)) != nullptr);

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 #include <pncuda/pncuda.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <catch.hpp>
@@ -77,24 +79,55 @@ inline bool same_element(int type, std::uint32_t a, std::uint32_t b) {
   return a == b || (std::isnan(value_of(type, a)) && std::isnan(value_of(type, b)));
 }
 
-// ---- Device memory. The layer's is the host's: tests read and write it directly. ----
+// ---- Device memory: any memory of the host is, on the layer. Tests read and write it directly. ----
 
-// `bytes` bytes that end with their allocation, so that ASan sees an access behind them; they begin `shift` bytes
-// behind a multiple of 256.
+// `bytes` bytes, `shift` bytes behind a multiple of 16, that end at a page which nobody may touch, or up to 15 bytes
+// before it. With AddressSanitizer they end with their allocation, which it watches to the byte.
+#if defined(__SANITIZE_ADDRESS__)
+#define PN_TESTS_ADDRESS_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define PN_TESTS_ADDRESS_SANITIZER
+#endif
+#endif
 class Memory {
  public:
-  explicit Memory(int64_t bytes, int64_t shift = 0) : bytes_(size(bytes)), shift_(size(shift)) {
-    if (bytes_ + shift_ > 0) REQUIRE(cudaMalloc(&block_, bytes_ + shift_) == cudaSuccess);
+  explicit Memory(int64_t bytes, int64_t shift = 0) : bytes_(size(bytes)) {
+    const std::size_t end = bytes_ + size(shift);
+    if (end == 0) return;
+#if defined(PN_TESTS_ADDRESS_SANITIZER)
+    uint8_t* block = nullptr;
+    REQUIRE(cudaMalloc(&block, end) == cudaSuccess);
+    block_ = block;
+    data_ = block + shift;
+#else
+    const std::size_t page = size(::sysconf(_SC_PAGESIZE));
+    const std::size_t inside = (end + 15 + page - 1) / page * page;
+    mapped_ = inside + page;
+    block_ = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(block_ != MAP_FAILED);
+    uint8_t* const fence = static_cast<uint8_t*>(block_) + inside;
+    REQUIRE(::mprotect(fence, page, PROT_NONE) == 0);
+    data_ = fence - (end + 15) / 16 * 16 + shift;
+    std::memset(block_, 0xFF, inside);  // NaN, as the layer's
+#endif
   }
+#if defined(PN_TESTS_ADDRESS_SANITIZER)
   ~Memory() { cudaFree(block_); }
+#else
+  ~Memory() {
+    if (block_ != nullptr) ::munmap(block_, mapped_);
+  }
+#endif
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
-  uint8_t* data() const { return block_ == nullptr ? nullptr : block_ + shift_; }
+  uint8_t* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
  private:
-  uint8_t* block_ = nullptr;
-  std::size_t bytes_, shift_;
+  void* block_ = nullptr;
+  uint8_t* data_ = nullptr;
+  std::size_t bytes_, mapped_ = 0;
 };
 
 // What a launch may read only.
@@ -112,15 +145,16 @@ class Input : public Memory {
   std::vector<uint8_t> copy_;
 };
 
-// Rows of `row_bytes` bytes, `stride` apart, with fences in front, between and behind.
+// Rows of `row_bytes` bytes, `stride` apart, with fences in front, between and behind; `shift` bytes behind a multiple
+// of 256.
 class Output {
  public:
   Output(int64_t rows, int64_t row_bytes, int64_t stride, int64_t shift = 0)
       : rows_(rows),
         row_bytes_(row_bytes),
         stride_(stride),
-        begin_(fence + shift),
-        memory_(begin_ + (rows == 0 ? 0 : (rows - 1) * stride + row_bytes) + fence) {
+        memory_(3 * fence + shift + (rows == 0 ? 0 : (rows - 1) * stride + row_bytes)),
+        begin_(2 * fence - int64_t(reinterpret_cast<std::uintptr_t>(memory_.data()) % size(fence)) + shift) {
     clear();
   }
   uint8_t* data() const { return memory_.data() + begin_; }
@@ -147,8 +181,9 @@ class Output {
   static constexpr int64_t fence = 256;
 
  private:
-  int64_t rows_, row_bytes_, stride_, begin_;
+  int64_t rows_, row_bytes_, stride_;
   Memory memory_;
+  int64_t begin_;
 };
 
 // ---- Devices and orders ----
