@@ -171,7 +171,8 @@ else
   all=("${sources[@]}")
   sources=()
   for source in "${all[@]}"; do
-    if [[ $source != "$root/cuda/blas.cu" ]]; then sources+=("$source"); fi
+    # What needs cuBLAS includes its header, blas.hpp or pncuda_blas.h.
+    if [[ $source == "$root"/bench/* ]] || ! grep -q 'blas\(_v2\)\?\.h' "$source"; then sources+=("$source"); fi
   done
 fi
 echo "Building for sm_$arch with $("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/CUDA \1/p') ..." >&2

@@ -42,7 +42,7 @@ import cubin  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results"
 TYPICAL_K = 5120
-HOST_ONLY = ("api.cu", "blas.cu")
+HOST_ONLY = ("api.cu", "blas.cu", "tuning.cu")
 WORSE = 1.10   # how much more than recorded is a failure
 MORE_MATH = 1.15
 
@@ -259,8 +259,8 @@ def main_path(instructions, labels, value_of):
 # ---- Declarations and expressions ----
 
 class Format:
-    def __init__(self, name, bits, block):
-        self.name, self.bits, self.block = name, bits, block
+    def __init__(self, name, bits, block, block_bytes):
+        self.name, self.bits, self.block, self.block_bytes = name, bits, block, block_bytes
         self.per_word = block // 8
 
     def __eq__(self, other):
@@ -269,8 +269,8 @@ class Format:
     __hash__ = None
 
 
-FORMATS = {"pn::pn3t": Format("pn3t", 3, 80), "pn::pn4t": Format("pn4t", 4, 64)}
-BYTES_OF_BLOCK = 34
+FORMATS = {"pn::pn3t": Format("pn3t", 3, 80, 34), "pn::pn4t": Format("pn4t", 4, 64, 34),
+           "pncuda::P12Weights": Format("p12", 12, 256, 392), "pncuda::PlainWeights": Format("bf16", 16, 256, 512)}
 OPCODE = re.compile(r"(?<![\w.])[A-Z][A-Z0-9]{2,}(?:\.[A-Z0-9]+)*(?![\w(])")
 
 
@@ -332,7 +332,7 @@ def declarations(folder):
 
 def split_name(demangled):
     """'void pncuda::k<pn::pn3t, true, 1>(..)' -> ('k', ['pn::pn3t', True, 1])"""
-    match = re.match(r"(?:void )?(?:[\w]+::)*(\w+)(<)?", demangled)
+    match = re.match(r"(?:void )?(?:[\w]+::|\(anonymous namespace\)::)*(\w+)(<)?", demangled)
     if match is None or match.group(2) is None:
         return (match.group(1) if match else demangled), []
     depth = 0
@@ -389,7 +389,7 @@ def card_limit(arch, fmt):
     if arch not in CARDS:
         return None
     _, processors, lanes, clock, bandwidth, _ = CARDS[arch]
-    return processors * lanes * clock / (bandwidth * fmt.block / BYTES_OF_BLOCK)
+    return processors * lanes * clock / (bandwidth * fmt.block / fmt.block_bytes)
 
 
 # ---- What is listed ----
@@ -421,6 +421,14 @@ def listed():
         name = f"{fmt} {'repacked' if repacked else 'native'} tensor, up to 8 tokens"
         out.append(Listed(name, "gemv_tensor", {"sm_80": budget, "sm_90": budget}, T=fmt, repacked=repacked,
                           two_parts=False))
+    # BF16_P12. On sm_60 and 75 the limit is what the card allows.
+    for tokens, budgets in {1: {"sm_60": 13.2, "sm_75": None, "sm_90": 5.75}, 2: {"sm_60": None, "sm_75": None, "sm_90": None},
+                            4: {"sm_60": None, "sm_75": None, "sm_90": None}}.items():
+        out.append(Listed(f"p12 multiply-adds, {tokens} token{'s' if tokens > 1 else ''}", "p12_ffma", budgets, W="p12",
+                          tokens=tokens))
+    for tiles, budget in {1: 3.3, 2: None, 4: None}.items():
+        out.append(Listed(f"p12 tensor, up to {8 * tiles} tokens", "p12_tensor", {"sm_80": budget, "sm_90": budget},
+                          W="p12", tiles=tiles))
     return out
 
 
@@ -459,7 +467,8 @@ class Figure:
     @property
     def short(self):
         """The name without its namespaces and parameters."""
-        return re.sub(r"\(pncuda::\w+\)$", "", self.text).removeprefix("void ").replace("pncuda::", "")
+        return re.sub(r"\(pncuda::\w+\)$", "", self.text).removeprefix("void ").replace("(anonymous namespace)::", "").replace(
+            "pncuda::", "")
 
     def record(self):
         return {"weights_per_turn": round(self.weights), "instructions_per_weight": round(self.instructions, 3),
@@ -559,7 +568,7 @@ def table(figures):
     for f in figures:
         rows.append((
             f.name or f"`{f.short}`", f.arch, f.compiler,
-            f"{f.instructions:.2f}", f"{f.budget:.1f}" if f.budget else "-", f"{f.limit:.2f}" if f.limit else "-",
+            f"{f.instructions:.2f}", f"{f.budget:g}" if f.budget else "-", f"{f.limit:.2f}" if f.limit else "-",
             f"{f.memory:.3f}", str(f.ptxas["registers"]), str(f.ptxas["spills"]), str(f.ptxas["shared"]),
             (f"{f.occupancy:.0%}" if f.occupancy else "-") + ("" if f.shared_known else " (registers)"),
             f.opcodes))
@@ -584,13 +593,13 @@ threads; of registers and threads alone where it says so. How loops are found an
 
 *card allows*: what the card issues while its memory delivers a weight,
 
-    multiprocessors * lanes * clock / (bandwidth * weights of a block / {BYTES_OF_BLOCK})
+    multiprocessors * lanes * clock / (bandwidth * weights of a block / bytes of a block)
 
 with what can be used of the bandwidth, where that is known. Lanes are those that the schedulers of a multiprocessor
 give an instruction each cycle, 32 each.
 
-| arch | card | issue | bandwidth | pn3t | pn4t |
-|---|---|---|---|---|---|
+| arch | card | issue | bandwidth | {' | '.join(f.name for f in FORMATS.values())} |
+|---|---|---|---|---|---|---|---|
 {cards}
 
 A kernel with more than that is bound by its instructions, not by memory.

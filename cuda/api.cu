@@ -1,10 +1,11 @@
-// libpncuda: the C ABI of pncuda.h: checks its arguments, chooses kernels, launches them.
+// libpncuda: the C ABI of pncuda.h: checks its arguments, chooses kernels, launches them. Multiplies with BF16_P12 and
+// all of pncuda_p12.h are in api_p12.cu.
 #include <atomic>
 #include <mutex>
 #include <pn/hadamard.hpp>
 #include <pn/version.hpp>
 
-#include "checks.hpp"
+#include "api.hpp"
 #include "gemv.cuh"
 
 namespace pncuda {
@@ -32,6 +33,7 @@ cudaError_t load_kernels(Device& device) {
   if (error == cudaSuccess) error = prepare_repack();
   if (error == cudaSuccess) error = prepare_decode();
   if (error == cudaSuccess) error = prepare_hadamard();
+  if (error == cudaSuccess) error = prepare_p12(device);
   return error;
 }
 
@@ -73,41 +75,36 @@ pncuda_status current_device(const Device*& device) {
 
 // ---- Arguments ----
 
-namespace {
-
-// Whether rows * stride (both not negative) and a bit more fit an address.
-bool fits(std::int64_t rows, std::int64_t stride) { return stride == 0 || rows <= (INT64_MAX >> 4) / stride; }
-
-}  // namespace
-
 pncuda_status check_weights(const pncuda_weights* weights, bool shape_only, Matrix& matrix) {
   if (weights == nullptr) return PNCUDA_NULL_POINTER;
   const pncuda_weights& w = *weights;
   if (w.struct_size != sizeof(pncuda_weights)) return PNCUDA_STRUCT_SIZE;
-  if (w.type != PNCUDA_PN3T && w.type != PNCUDA_PN4T) return PNCUDA_BAD_ENUM;
+  if (!is_weights_type(w.type)) return PNCUDA_BAD_ENUM;
   if (w.layout != PNCUDA_NATIVE && w.layout != PNCUDA_REPACKED) return PNCUDA_BAD_ENUM;
+  const bool repacked = w.layout == PNCUDA_REPACKED;
+  if (repacked && is_bf16_type(w.type)) return PNCUDA_UNSUPPORTED;
   if (w.rows < 0 || w.k < 0) return PNCUDA_NEGATIVE_SIZE;
-  if (w.k % block_size_of(w.type) != 0) return PNCUDA_BAD_LENGTH;
-  const std::int64_t blocks = w.k / block_size_of(w.type);
-  if (blocks > INT32_MAX - tile_blocks || w.rows > std::int64_t{INT32_MAX} * tile_rows) return PNCUDA_TOO_LARGE;
+  const BlockLayout block = layout_of(w.type);
+  if (w.k % block.weights != 0) return PNCUDA_BAD_LENGTH;
+  const std::int64_t blocks = w.k / block.weights;
+  if (blocks > INT32_MAX / tile_blocks || w.rows > std::int64_t{INT32_MAX} * (is_bf16_type(w.type) ? 1 : tile_rows))
+    return PNCUDA_TOO_LARGE;
   std::int64_t stride = w.row_stride;
-  if (w.layout == PNCUDA_REPACKED) {
+  if (repacked) {
     if (stride != 0) return PNCUDA_BAD_STRIDE;
-    stride = blocks * block_bytes;
-  } else if (w.rows > 1 && stride < blocks * block_bytes) {
+    stride = blocks * block.bytes;
+  } else if (stride < 0 || (w.rows > 1 && stride < blocks * block.bytes)) {
     return PNCUDA_BAD_STRIDE;
-  } else if (stride < 0) {
-    return PNCUDA_BAD_STRIDE;
-  } else if (stride % 2 != 0) {
+  } else if (stride % block.alignment != 0) {
     return PNCUDA_MISALIGNED;
   }
   if (!fits(w.rows, stride)) return PNCUDA_TOO_LARGE;
   if (!shape_only && w.rows > 0 && w.k > 0) {
     if (w.data == nullptr) return PNCUDA_NULL_POINTER;
-    if (!is_aligned(w.data, w.layout == PNCUDA_REPACKED ? 16 : 2)) return PNCUDA_MISALIGNED;
+    if (!is_aligned(w.data, repacked ? 16 : static_cast<std::size_t>(block.alignment))) return PNCUDA_MISALIGNED;
   }
-  matrix = Matrix{static_cast<const std::uint8_t*>(w.data), w.rows, stride, static_cast<std::int32_t>(blocks),
-                  w.layout == PNCUDA_REPACKED};
+  matrix =
+      Matrix{static_cast<const std::uint8_t*>(w.data), w.rows, stride, static_cast<std::int32_t>(blocks), repacked};
   return PNCUDA_OK;
 }
 
@@ -144,12 +141,20 @@ struct Gemv {
   int type = 0;
 };
 
+// Whether the weights are for api_p12.cu; checks what is needed to know.
+pncuda_status is_p12_gemv(const pncuda_gemv_args* args, bool& p12) {
+  if (args == nullptr || args->weights == nullptr) return PNCUDA_NULL_POINTER;
+  if (args->struct_size != sizeof(pncuda_gemv_args) || args->weights->struct_size != sizeof(pncuda_weights))
+    return PNCUDA_STRUCT_SIZE;
+  p12 = is_bf16_type(args->weights->type);
+  return PNCUDA_OK;
+}
+
 pncuda_status check_gemv(const pncuda_gemv_args* args, bool shape_only, const Device*& device, Gemv& gemv) {
-  if (args == nullptr) return PNCUDA_NULL_POINTER;
   const pncuda_gemv_args& a = *args;
-  if (a.struct_size != sizeof(pncuda_gemv_args)) return PNCUDA_STRUCT_SIZE;
   Matrix weights;
   PNCUDA_CHECK(check_weights(a.weights, shape_only, weights));
+  if (a.mode == PNCUDA_PORTABLE) return PNCUDA_UNSUPPORTED;
   if (a.mode != PNCUDA_ACCURATE && a.mode != PNCUDA_FAST_HALF2) return PNCUDA_BAD_ENUM;
   if (!is_element_type(a.x_type) || !is_element_type(a.y_type)) return PNCUDA_BAD_ENUM;
   if (a.tokens < 0) return PNCUDA_NEGATIVE_SIZE;
@@ -244,6 +249,10 @@ const char* pncuda_status_text(pncuda_status status) {
     case PNCUDA_NOT_PREPARED: return "pncuda_prepare was not called for the current device";
     case PNCUDA_UNSUPPORTED_DEVICE: return "the device is older than sm_60, or this build has no kernels for it";
     case PNCUDA_UNSUPPORTED: return "there is no kernel for this combination of layout, types and device";
+    case PNCUDA_SHAPE_MISMATCH:
+      return "matrices of one call do not go together in type, k, rows or what is asked of them";
+    case PNCUDA_BAD_TUNING: return "this is not the text of a tuning, or not the whole of it";
+    case PNCUDA_FOREIGN_TUNING: return "the tuning is of another device or another version of the library";
     case PNCUDA_CUDA_ERROR:
     case PNCUDA_BLAS_ERROR: break;
   }
@@ -271,13 +280,14 @@ pncuda_status pncuda_prepare(int device) {
 size_t pncuda_weights_size(const pncuda_weights* weights) {
   Matrix matrix;
   if (check_weights(weights, true, matrix) != PNCUDA_OK) return 0;
-  return static_cast<std::size_t>(matrix.rows) * static_cast<std::size_t>(matrix.blocks) * block_bytes;
+  return static_cast<std::size_t>(matrix.rows) * static_cast<std::size_t>(matrix.blocks) *
+         static_cast<std::size_t>(layout_of(weights->type).bytes);
 }
 
 pncuda_status pncuda_repack(const pncuda_weights* native, void* out, pncuda_stream stream) {
   Matrix from;
   PNCUDA_CHECK(check_weights(native, false, from));
-  if (from.repacked) return PNCUDA_UNSUPPORTED;
+  if (from.repacked || is_bf16_type(native->type)) return PNCUDA_UNSUPPORTED;
   const Device* device = nullptr;
   PNCUDA_CHECK(current_device(device));
   if (from.rows == 0 || from.blocks == 0) return PNCUDA_OK;
@@ -325,12 +335,12 @@ pncuda_status pncuda_column_shard(const pncuda_weights* native, int64_t first, i
   if (matrix.repacked) return PNCUDA_UNSUPPORTED;
   if (shard == nullptr) return PNCUDA_NULL_POINTER;
   if (first < 0 || columns < 0) return PNCUDA_NEGATIVE_SIZE;
-  const std::int64_t block = block_size_of(native->type);
-  if (first > native->k || columns > native->k - first || first % block != 0 || columns % block != 0)
+  const BlockLayout block = layout_of(native->type);
+  if (first > native->k || columns > native->k - first || first % block.weights != 0 || columns % block.weights != 0)
     return PNCUDA_OUT_OF_RANGE;
   pncuda_weights view = *native;
   view.k = columns;
-  if (view.data != nullptr) view.data = matrix.data + first / block * block_bytes;
+  if (view.data != nullptr) view.data = matrix.data + first / block.weights * block.bytes;
   *shard = view;
   return PNCUDA_OK;
 }
@@ -338,11 +348,18 @@ pncuda_status pncuda_column_shard(const pncuda_weights* native, int64_t first, i
 pncuda_status pncuda_gemv_query(const pncuda_gemv_args* args, pncuda_gemv_plan* plan) {
   if (plan == nullptr) return PNCUDA_NULL_POINTER;
   if (plan->struct_size != sizeof(pncuda_gemv_plan)) return PNCUDA_STRUCT_SIZE;
+  pncuda_gemv_plan result = {};
+  result.struct_size = sizeof(pncuda_gemv_plan);
+  bool p12 = false;
+  PNCUDA_CHECK(is_p12_gemv(args, p12));
+  if (p12) {
+    PNCUDA_CHECK(gemv_p12_query(*args, result));
+    *plan = result;
+    return PNCUDA_OK;
+  }
   const Device* device = nullptr;
   Gemv gemv;
   PNCUDA_CHECK(check_gemv(args, true, device, gemv));
-  pncuda_gemv_plan result = {};
-  result.struct_size = sizeof(pncuda_gemv_plan);
   result.path = gemv.path;
   if (gemv.path != PNCUDA_PATH_NONE)
     PNCUDA_CHECK(for_each_launch(*device, gemv, [&](const GemvPlan& one, const GemvArgs& part) {
@@ -356,6 +373,9 @@ pncuda_status pncuda_gemv_query(const pncuda_gemv_args* args, pncuda_gemv_plan* 
 }
 
 pncuda_status pncuda_gemv(const pncuda_gemv_args* args, pncuda_stream stream) {
+  bool p12 = false;
+  PNCUDA_CHECK(is_p12_gemv(args, p12));
+  if (p12) return gemv_p12(*args, stream);
   const Device* device = nullptr;
   Gemv gemv;
   PNCUDA_CHECK(check_gemv(args, false, device, gemv));
@@ -378,8 +398,11 @@ pncuda_status decode_rows(const pncuda_weights* weights, const Matrix& matrix, c
   const Device* device = nullptr;
   PNCUDA_CHECK(current_device(device));
   if (what.rows == 0 || what.columns == 0) return PNCUDA_OK;
+  if (is_bf16_type(weights->type))
+    return status_of(launch_p12_decode(*device, weights->type == PNCUDA_BF16_P12, matrix, what, stream));
   cudaError_t error = cudaSuccess;
-  with_block_type(weights->type, [&](auto type) { error = launch_decode<decltype(type)>(matrix, what, stream); });
+  with_block_type(weights->type,
+                  [&](auto type) { error = launch_decode<decltype(type)>(*device, matrix, what, stream); });
   return status_of(error);
 }
 

@@ -9,6 +9,7 @@ namespace pncuda {
 namespace {
 
 constexpr int threads = 128;
+constexpr int resident = 16;  // blocks of threads on a multiprocessor
 
 // A thread has two neighbouring columns, the first one even: they are a pair of one word.
 template <class T>
@@ -74,12 +75,12 @@ cudaError_t prepare_decode() {
 }
 
 template <class T>
-cudaError_t launch_decode(const Matrix& weights, const DecodeRows& what, cudaStream_t stream) {
+cudaError_t launch_decode(const Device& device, const Matrix& weights, const DecodeRows& what, cudaStream_t stream) {
   const std::int64_t pairs = (what.columns + 2) / 2;
-  return launch(decode<T>, dim3(grid_of((pairs + threads - 1) / threads), grid_of(what.rows, 65535)), dim3(threads), 0,
+  return launch(decode<T>, grid_of_rows(device, resident, (pairs + threads - 1) / threads, what.rows), dim3(threads), 0,
                 stream, weights, what);
 }
-template cudaError_t launch_decode<pn::pn3t>(const Matrix&, const DecodeRows&, cudaStream_t);
-template cudaError_t launch_decode<pn::pn4t>(const Matrix&, const DecodeRows&, cudaStream_t);
+template cudaError_t launch_decode<pn::pn3t>(const Device&, const Matrix&, const DecodeRows&, cudaStream_t);
+template cudaError_t launch_decode<pn::pn4t>(const Device&, const Matrix&, const DecodeRows&, cudaStream_t);
 
 }  // namespace pncuda

@@ -1,4 +1,4 @@
-// libpncuda: activations and results of the three types, read and written as fp32.
+// libpncuda: warps; activations and results of the three types, read and written as fp32.
 #ifndef PNCUDA_ELEMENTS_CUH
 #define PNCUDA_ELEMENTS_CUH
 
@@ -8,14 +8,30 @@
 
 namespace pncuda {
 
+inline constexpr int warp_size = 32;
+inline constexpr unsigned all_lanes = 0xFFFFFFFFu;
+
 __host__ __device__ constexpr int element_bytes(int type) { return type == PNCUDA_F32 ? 4 : 2; }
+
+__device__ __forceinline__ float half_bits_to_float(std::uint32_t bits) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+}
+
+// The number that 16 bits are, as fp16 or bf16.
+__device__ __forceinline__ float bits_to_float(unsigned short bits, int type) {
+  return type == PNCUDA_F16 ? __half2float(__ushort_as_half(bits))
+                            : __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
+}
 
 // Reads element i of p. The type is the same for all threads, and one copy of the code serves all three.
 __device__ __forceinline__ float load_element(const void* p, int type, std::int64_t i) {
   if (type == PNCUDA_F32) return __ldg(static_cast<const float*>(p) + i);
-  const unsigned short bits = __ldg(static_cast<const unsigned short*>(p) + i);
-  return type == PNCUDA_F16 ? __half2float(__ushort_as_half(bits))
-                            : __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
+  return bits_to_float(__ldg(static_cast<const unsigned short*>(p) + i), type);
+}
+// The same of memory that the launch may write, so not through the read-only cache.
+__device__ __forceinline__ float load_written_element(const void* p, int type, std::int64_t i) {
+  if (type == PNCUDA_F32) return static_cast<const float*>(p)[i];
+  return bits_to_float(static_cast<const unsigned short*>(p)[i], type);
 }
 
 // The bits of `value`, rounded once to nearest even.
@@ -34,6 +50,14 @@ __device__ __forceinline__ void store_element(void* p, int type, std::int64_t i,
   else
     static_cast<unsigned short*>(p)[i] =
         type == PNCUDA_F16 ? to_16_bits<PNCUDA_F16>(value) : to_16_bits<PNCUDA_BF16>(value);
+}
+
+// Copies element i, every bit of it.
+__device__ __forceinline__ void copy_element(void* to, const void* from, int type, std::int64_t i) {
+  if (type == PNCUDA_F32)
+    static_cast<std::uint32_t*>(to)[i] = static_cast<const std::uint32_t*>(from)[i];
+  else
+    static_cast<unsigned short*>(to)[i] = static_cast<const unsigned short*>(from)[i];
 }
 
 // Row `row` of a matrix of elements, `stride` bytes from row to row.

@@ -15,9 +15,6 @@
 
 namespace pncuda {
 
-inline constexpr int warp_size = 32;
-inline constexpr unsigned all_lanes = 0xFFFFFFFFu;
-
 // Activations that a lane has of a tile: half of them of block 2p, half of block 2p + 1.
 template <class T>
 inline constexpr int lane_values = static_cast<int>(T::block_size) / 2;
@@ -164,10 +161,6 @@ __device__ __forceinline__ void stage_chunk(const GemvArgs& args, Chunk chunk, f
 // products with codes as fp16 subnormals is worth.
 inline constexpr int half_unit = 13;
 inline constexpr float half_result = power_of_two(24 - half_unit);
-
-__device__ __forceinline__ float half_bits_to_float(std::uint32_t bits) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
-}
 
 }  // namespace pncuda
 

@@ -10,6 +10,7 @@ namespace pncuda {
 
 struct Matrix;
 struct GemvArgs;
+struct P12Args;
 
 // What is known of a device.
 struct Device {
@@ -47,6 +48,39 @@ GemvPlan plan_tensor(const Device& device, GemvArgs& args);
 template <class T>
 cudaError_t launch_tensor(const GemvPlan& plan, const GemvArgs& args, cudaStream_t stream);
 
+// p12_ffma.cu, p12_tensor.cu: BF16_P12 (`packed`) or plain BF16. The plans fill what P12Args says about the launch, and
+// have no tokens where a device has too little shared memory for one.
+cudaError_t prepare_p12_ffma(const Device& device);
+GemvPlan plan_p12_ffma(const Device& device, P12Args& args);
+cudaError_t launch_p12_ffma(const GemvPlan& plan, bool packed, const P12Args& args, cudaStream_t stream);
+cudaError_t prepare_p12_tensor(const Device& device);
+GemvPlan plan_p12_tensor(const Device& device, P12Args& args);
+cudaError_t launch_p12_tensor(const GemvPlan& plan, bool packed, const P12Args& args, cudaStream_t stream);
+
+// p12_pack.cu: bf16 rows to blocks; *first_bad as pncuda_p12_pack says.
+cudaError_t prepare_p12_pack();
+cudaError_t launch_p12_pack(const Matrix& plain, std::uint8_t* out, std::int64_t out_stride, std::int64_t* first_bad,
+                            cudaStream_t stream);
+
+// low_rank.cu: y = base + scales * b (a x); see pncuda_low_rank_args. `products` has room for tokens * rank floats.
+struct LowRank {
+  const void* a;
+  const void* b;
+  std::int64_t a_stride, b_stride;
+  const void* x;
+  std::int64_t x_stride;
+  void* y;
+  std::int64_t y_stride;
+  const void* base;  // or null
+  std::int64_t base_stride;
+  const float* scales;
+  float* products;
+  std::int64_t k, n;
+  std::int32_t tokens, rank, factor_type, x_type, y_type;
+};
+cudaError_t prepare_low_rank();
+cudaError_t launch_low_rank(const LowRank& what, cudaStream_t stream);
+
 // repack.cu: between native and repacked blocks of one shape, from `from` to `to`.
 cudaError_t launch_repack(const Matrix& from, const Matrix& to, cudaStream_t stream);
 
@@ -62,7 +96,11 @@ struct DecodeRows {
   int out_type;
 };
 template <class T>
-cudaError_t launch_decode(const Matrix& weights, const DecodeRows& what, cudaStream_t stream);
+cudaError_t launch_decode(const Device& device, const Matrix& weights, const DecodeRows& what, cudaStream_t stream);
+// p12_decode.cu: the same of BF16_P12 (`packed`) or plain BF16.
+cudaError_t prepare_p12_decode();
+cudaError_t launch_p12_decode(const Device& device, bool packed, const Matrix& weights, const DecodeRows& what,
+                              cudaStream_t stream);
 
 // hadamard.cu; block 0 converts without a rotation.
 struct HadamardRows {
@@ -84,6 +122,15 @@ cudaError_t prepare_hadamard();
 // Blocks of a grid for `items` pieces of work; what is beyond the limit of a grid is a loop in the kernel.
 constexpr unsigned grid_of(std::int64_t items, std::int64_t limit = 0x7FFFFFFF) {
   return static_cast<unsigned>(items < limit ? items : limit);
+}
+
+// A grid for rows of `columns` blocks of threads each: no more than the device runs in two waves of `resident` blocks
+// on a multiprocessor, since starting a block takes as long as such a block works; the kernel takes rows gridDim.y
+// apart.
+inline dim3 grid_of_rows(const Device& device, int resident, std::int64_t columns, std::int64_t rows) {
+  const unsigned x = grid_of(columns);
+  const std::int64_t enough = std::int64_t{2} * resident * device.multiprocessors / x + 1;
+  return dim3(x, grid_of(rows, enough < 65535 ? enough : 65535));
 }
 
 }  // namespace pncuda

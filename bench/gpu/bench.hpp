@@ -4,10 +4,13 @@
 #include <cuda_runtime.h>
 #include <pncuda/pncuda.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
+#include <p12/p12.hpp>
 #include <pn/pn.hpp>
 #include <string>
 #include <utility>
@@ -36,6 +39,7 @@ struct Machine {
   std::size_t memory = 0, l2 = 0;
   double peak = 0;      // bytes/s by clock and width of the memory, 0 where the driver does not tell
   double measured = 0;  // bytes/s, the best of copies and reads (timings.cpp)
+  double copied = 0;    // bytes/s read and written, the best of copies
 };
 Machine machine();
 
@@ -44,11 +48,14 @@ struct Report {
   std::string text;
   std::vector<std::string> figures;  // JSON objects
   int passed = 0, failed = 0;
-  std::map<int, double> worst_error;  // by PNCUDA_PATH_...: |y - exact| / S
-  std::map<std::string, double> bandwidths;
+  std::map<std::string, double> worst;  // errors
 
   void line(const std::string& what);
   void expect(bool ok, const std::string& what);  // a check; prints those that fail
+  void largest(const std::string& what, double error) {
+    double& so_far = worst[what];
+    so_far = std::max(so_far, error);
+  }
 };
 
 // ---- Memory ----
@@ -81,30 +88,59 @@ class Array {
 };
 using Bytes = Array<std::uint8_t>;
 
-// ---- Weights: blocks with random codes, reserved bits included, and ordinary scales; they repeat after a while ----
+// ---- Weights ----
 
+// Bytes that lie somewhere on the host, again and again.
+struct Repeated {
+  const void* data;
+  std::size_t period;
+  void fill(void* device, std::size_t bytes) const;
+  bool lies_at(const void* device, std::size_t bytes) const;
+};
+
+// Blocks of pn3t or pn4t with random codes, reserved bits included, and ordinary scales; they repeat after a while.
 class Pattern {
  public:
   explicit Pattern(std::size_t blocks);
   const pn::Block34& block(std::size_t i) const { return blocks_[i % blocks_.size()]; }
-  void fill(void* device, std::size_t bytes) const;
+  Repeated bytes() const { return {blocks_.data(), blocks_.size() * sizeof(pn::Block34)}; }
 
  private:
   std::vector<pn::Block34> blocks_;
+};
+
+// Weights like those of models, plain and packed by the core: normal numbers times a scale, which changes every 20
+// blocks, as bf16. One block in 80 or so lists a weight. They repeat, too.
+class Bf16Pattern {
+ public:
+  explicit Bf16Pattern(std::size_t blocks);
+  const std::uint16_t* weights(std::size_t block) const { return &weights_[block % blocks_.size() * p12::block_size]; }
+  Repeated packed() const { return {blocks_.data(), blocks_.size() * sizeof(p12::Block392)}; }
+  Repeated plain() const { return {weights_.data(), weights_.size() * 2}; }
+  double listing() const { return listing_; }  // the part of the blocks that lists weights
+
+ private:
+  std::vector<p12::Block392> blocks_;
+  std::vector<std::uint16_t> weights_;
+  double listing_ = 0;
 };
 
 struct Shape {
   std::int64_t rows, k;
 };
 std::string name_of(Shape shape);
-inline const char* name_of_type(int type) { return type == PNCUDA_PN3T ? "pn3t" : "pn4t"; }
+const char* name_of_type(int type);
 inline const char* name_of_layout(int layout) { return layout == PNCUDA_NATIVE ? "native" : "repacked"; }
 const char* name_of_element(int type);
 const char* name_of_path(int path);
-inline std::int64_t block_of(int type) { return type == PNCUDA_PN3T ? 80 : 64; }
+inline bool is_bf16(int type) { return type == PNCUDA_BF16_P12 || type == PNCUDA_BF16_PLAIN; }
+inline std::int64_t block_of(int type) { return is_bf16(type) ? 256 : type == PNCUDA_PN3T ? 80 : 64; }
+inline std::int64_t block_bytes_of(int type) {
+  return type == PNCUDA_BF16_P12 ? 392 : type == PNCUDA_BF16_PLAIN ? 512 : 34;
+}
 inline std::size_t element_bytes(int type) { return type == PNCUDA_F32 ? 4 : 2; }
 inline std::size_t weight_bytes(int type, Shape s) {
-  return static_cast<std::size_t>(s.rows * (s.k / block_of(type))) * sizeof(pn::Block34);
+  return static_cast<std::size_t>(s.rows * (s.k / block_of(type)) * block_bytes_of(type));
 }
 pncuda_weights make_weights(int type, int layout, const void* data, Shape shape);
 // Tokens lie one behind the other, results too.
@@ -115,6 +151,9 @@ int hadamard_block_of(std::int64_t k);
 
 // The shapes for a block type, those that fit the memory.
 std::vector<Shape> shapes(const Options& options, const Machine& machine, int type);
+// Those of BF16_P12 that are checked, and those that are timed, what matters most first.
+std::vector<Shape> p12_shapes(const Options& options, const Machine& machine);
+std::vector<Shape> p12_timed_shapes(const Options& options);
 
 // ---- Numbers ----
 
@@ -127,10 +166,19 @@ std::vector<float> from_elements(const std::vector<std::uint8_t>& bytes, int typ
 // body(0 .. count - 1), on all cores.
 void in_parallel(std::size_t count, const std::function<void(std::size_t)>& body);
 
+// Rows at both ends, and some between.
+std::vector<std::int64_t> some_rows(std::int64_t rows, std::int64_t count);
+
+inline bool same_bytes(const void* a, const void* b, std::size_t bytes) { return std::memcmp(a, b, bytes) == 0; }
+
 // ---- The parts ----
+
+class Blas;
 
 void ask_hardware(const Machine& machine, Report& report);                           // hardware.cpp
 void check_kernels(const Options& options, const Machine& machine, Report& report);  // checks.cpp
+// checks_p12.cpp; `blas` is null without pncuda_blas.h.
+void check_p12(const Options& options, const Machine& machine, const Blas* blas, Report& report);
 // timings.cpp; `begin` is when the program began.
 void time_kernels(const Options& options, Machine& machine, std::chrono::steady_clock::time_point begin,
                   Report& report);

@@ -1,10 +1,8 @@
 // gpu_bench: every kernel against the core, in double where sums are rounded, bit for bit elsewhere.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <set>
 
 #include "blas.hpp"
 
@@ -27,8 +25,6 @@ void with_type(int type, Body&& body) {
     body(pn::pn4t{});
 }
 
-bool same_bytes(const void* a, const void* b, std::size_t bytes) { return std::memcmp(a, b, bytes) == 0; }
-
 // A matrix in both layouts.
 struct Matrix {
   const Pattern& pattern;
@@ -45,7 +41,7 @@ struct Matrix {
         repacked_bytes(weight_bytes(type, s)),
         native(make_weights(type, PNCUDA_NATIVE, native_bytes.get(), s)),
         repacked(make_weights(type, PNCUDA_REPACKED, repacked_bytes.get(), s)) {
-    pattern.fill(native_bytes.get(), native_bytes.size());
+    pattern.bytes().fill(native_bytes.get(), native_bytes.size());
     require(pncuda_repack(&native, repacked_bytes.get(), nullptr), "pncuda_repack");
   }
   std::int64_t blocks() const { return shape.k / block_of(type); }
@@ -67,17 +63,6 @@ struct Matrix {
 void rotate(std::vector<float>& x, int block) {
   if (pn::hadamard_activations(x.data(), x.size(), static_cast<std::size_t>(block)) != pn::Status::ok)
     fail("pn::hadamard_activations");
-}
-
-// Rows at both ends, and some between.
-std::vector<std::int64_t> some_rows(std::int64_t rows, std::int64_t count) {
-  std::set<std::int64_t> chosen;
-  for (std::int64_t i = 0; i < std::min(rows, count / 3); ++i) {
-    chosen.insert(i);
-    chosen.insert(rows - 1 - i);
-    chosen.insert(rows * i * 3 / count);
-  }
-  return {chosen.begin(), chosen.end()};
 }
 
 // ---- Multiplying ----
@@ -200,8 +185,7 @@ class GemvChecks {
           within &= error <= of_s * e.s + of_t * e.t;
           worst = std::max(worst, std::isnan(error) ? HUGE_VAL : error / (e.s > 0 ? e.s : 1));
         }
-      double& of_path = report_.worst_error[way];
-      of_path = std::max(of_path, worst);
+      report_.largest(format("pn, path %s, of S", name_of_path(way)), worst);
       report_.expect(within, what + format(": error %.3g * S", worst));
 
       report_.expect(all == multiply(PNCUDA_NATIVE, x, x_type, 0, max_tokens, PNCUDA_F32, mode, hadamard),
@@ -260,29 +244,12 @@ class GemvChecks {
 
 // ---- Layouts, decoding, look-up ----
 
-// What lies at `from` is `bytes` of the pattern, as it is filled.
-bool is_pattern(const Pattern& pattern, const std::uint8_t* from, std::size_t bytes) {
-  constexpr std::size_t chunk = std::size_t{34} << 20;
-  std::vector<std::uint8_t> copy;
-  std::atomic<bool> equal{true};
-  for (std::size_t at = 0; at < bytes; at += chunk) {
-    copy.resize(std::min(chunk, bytes - at));
-    require(cudaMemcpy(copy.data(), from + at, copy.size(), cudaMemcpyDeviceToHost), "copy of weights");
-    const std::size_t blocks = copy.size() / 34, parts = 64;
-    in_parallel(parts, [&](std::size_t part) {
-      for (std::size_t b = blocks * part / parts; b < blocks * (part + 1) / parts; ++b)
-        if (!same_bytes(&copy[b * 34], &pattern.block(at / 34 + b), 34)) equal = false;
-    });
-  }
-  return equal;
-}
-
 void check_layouts(const Matrix& m, Report& report) {
   const std::string what = std::string(name_of_type(m.type)) + " " + name_of(m.shape);
   const Bytes back(m.native_bytes.size());
   require(cudaMemset(back.get(), 0, back.size()), "cudaMemset");
   require(pncuda_unrepack(&m.repacked, back.get(), m.native.row_stride, nullptr), "pncuda_unrepack");
-  report.expect(is_pattern(m.pattern, back.get(), back.size()), what + ": repacked and back is not the same");
+  report.expect(m.pattern.bytes().lies_at(back.get(), back.size()), what + ": repacked and back is not the same");
 }
 
 void check_decoding(const Matrix& m, Report& report) {
@@ -457,6 +424,11 @@ void check_kernels(const Options& options, const Machine& machine, Report& repor
       if (blas.there() && shape.rows < 20000) check_blas(blas, m, report);
 #endif
     }
+#if defined(PN_GPU_BENCH_BLAS)
+  check_p12(options, machine, blas.there() ? &blas : nullptr, report);
+#else
+  check_p12(options, machine, nullptr, report);
+#endif
 }
 
 }  // namespace gpu_bench

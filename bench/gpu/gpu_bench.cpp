@@ -1,12 +1,14 @@
 // Checks every kernel of libpncuda on this GPU against the core, then times them. bench/gpu.sh builds and runs it.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -87,18 +89,61 @@ Pattern::Pattern(std::size_t blocks) : blocks_(blocks) {
   }
 }
 
-void Pattern::fill(void* device, std::size_t bytes) const {
-  const std::size_t all = blocks_.size() * sizeof(pn::Block34);
-  std::size_t done = std::min(all, bytes);
-  require(cudaMemcpy(device, blocks_.data(), done, cudaMemcpyHostToDevice), "copy of weights");
+Bf16Pattern::Bf16Pattern(std::size_t blocks) : blocks_(blocks), weights_(blocks * p12::block_size) {
+  constexpr std::size_t blocks_of_scale = 20;
+  std::atomic<std::size_t> listing{0};
+  in_parallel((blocks + blocks_of_scale - 1) / blocks_of_scale, [&](std::size_t part) {
+    std::mt19937 random(static_cast<unsigned>(part) + 1);
+    std::normal_distribution<float> normal;
+    const float scale = 0.02f * std::exp2(normal(random));
+    for (std::size_t b = part * blocks_of_scale; b < std::min(blocks, (part + 1) * blocks_of_scale); ++b) {
+      std::uint16_t* const weights = &weights_[b * p12::block_size];
+      do
+        for (std::size_t i = 0; i < p12::block_size; ++i) weights[i] = pn::float_to_bf16(scale * normal(random));
+      while (p12::pack_block(weights, blocks_[b]) != pn::Status::ok);  // which may happen once in a billion blocks
+      if (blocks_[b].listed > 0) ++listing;
+    }
+  });
+  listing_ = static_cast<double>(listing) / static_cast<double>(blocks);
+}
+
+void Repeated::fill(void* device, std::size_t bytes) const {
+  std::size_t done = std::min(period, bytes);
+  require(cudaMemcpy(device, data, done, cudaMemcpyHostToDevice), "copy of weights");
   for (; done < bytes; done += std::min(done, bytes - done))
     require(cudaMemcpy(static_cast<std::uint8_t*>(device) + done, device, std::min(done, bytes - done),
                        cudaMemcpyDeviceToDevice),
             "copy of weights");
 }
 
+bool Repeated::lies_at(const void* device, std::size_t bytes) const {
+  constexpr std::size_t chunk = std::size_t{32} << 20, parts = 64;
+  std::vector<std::uint8_t> copy;
+  std::atomic<bool> equal{true};
+  for (std::size_t at = 0; at < bytes; at += chunk) {
+    copy.resize(std::min(chunk, bytes - at));
+    require(cudaMemcpy(copy.data(), static_cast<const std::uint8_t*>(device) + at, copy.size(), cudaMemcpyDeviceToHost),
+            "copy of weights");
+    in_parallel(parts, [&](std::size_t part) {
+      const std::size_t end = copy.size() * (part + 1) / parts;
+      for (std::size_t i = copy.size() * part / parts; i < end;) {
+        const std::size_t place = (at + i) % period, length = std::min(end - i, period - place);
+        if (!same_bytes(&copy[i], static_cast<const std::uint8_t*>(data) + place, length)) equal = false;
+        i += length;
+      }
+    });
+  }
+  return equal;
+}
+
 std::string name_of(Shape shape) {
   return format("%lldx%lld", static_cast<long long>(shape.rows), static_cast<long long>(shape.k));
+}
+const char* name_of_type(int type) {
+  return type == PNCUDA_BF16_P12     ? "bf16_p12"
+         : type == PNCUDA_BF16_PLAIN ? "bf16"
+         : type == PNCUDA_PN3T       ? "pn3t"
+                                     : "pn4t";
 }
 const char* name_of_element(int type) { return type == PNCUDA_F32 ? "f32" : type == PNCUDA_F16 ? "f16" : "bf16"; }
 const char* name_of_path(int path) {
@@ -116,7 +161,7 @@ pncuda_weights make_weights(int type, int layout, const void* data, Shape shape)
   w.data = data;
   w.rows = shape.rows;
   w.k = shape.k;
-  w.row_stride = layout == PNCUDA_NATIVE ? shape.k / block_of(type) * 34 : 0;
+  w.row_stride = layout == PNCUDA_NATIVE ? shape.k / block_of(type) * block_bytes_of(type) : 0;
   return w;
 }
 
@@ -157,6 +202,38 @@ std::vector<Shape> shapes(const Options& options, const Machine& machine, int ty
     // Twice in two layouts, and twice as fp16.
     if (s.k % block_of(type) == 0 && static_cast<std::size_t>(s.rows * s.k) * 8 < machine.memory) fitting.push_back(s);
   return fitting;
+}
+
+std::vector<Shape> p12_shapes(const Options& options, const Machine& machine) {
+  std::vector<Shape> all;
+  if (options.tiny)
+    all = {{37, 512}, {18, 5120}};
+  else if (options.quick)
+    all = {{1024, 5120}, {5120, 6144}, {5120, 17408}};
+  else
+    all = {{1024, 5120}, {6144, 5120},  {17408, 5120}, {1024, 6144},
+           {5120, 6144}, {1024, 17408}, {5120, 17408}, {17408, 17408}};
+  std::vector<Shape> fitting;
+  for (const Shape s : all)
+    // Plain, packed and unpacked for proof.
+    if (static_cast<std::size_t>(s.rows * s.k) * 8 < machine.memory) fitting.push_back(s);
+  return fitting;
+}
+
+std::vector<Shape> p12_timed_shapes(const Options& options) {
+  if (options.tiny) return {{37, 512}};
+  if (options.quick) return {{17408, 5120}, {5120, 6144}};
+  return {{17408, 5120}, {5120, 17408}, {5120, 6144}, {6144, 5120}, {1024, 5120}};
+}
+
+std::vector<std::int64_t> some_rows(std::int64_t rows, std::int64_t count) {
+  std::set<std::int64_t> chosen;
+  for (std::int64_t i = 0; i < std::min(rows, count / 3); ++i) {
+    chosen.insert(i);
+    chosen.insert(rows - 1 - i);
+    chosen.insert(rows * i * 3 / count);
+  }
+  return {chosen.begin(), chosen.end()};
 }
 
 std::vector<float> normal_numbers(std::size_t count, unsigned seed) {
@@ -266,8 +343,11 @@ void run(const Options& options, Machine& m, Report& report) {
   require(pncuda_prepare(0), "pncuda_prepare (bench/gpu.sh --arch compiles for another device)");
   ask_hardware(m, report);
   check_kernels(options, m, report);
-  for (const auto& [path, error] : report.worst_error)
-    report.line(format("largest error on path %s: %.2e * S", name_of_path(path), error));
+  for (const auto& [what, error] : report.worst) {
+    report.line(format("largest error, %s: %.2e", what.c_str(), error));
+    report.figures.push_back(format("{\"name\": \"largest_error: %s\", \"value\": %s}", what.c_str(),
+                                    std::isfinite(error) ? format("%.3e", error).c_str() : "null"));
+  }
   report.line(format("%d checks passed, %d failed, after %.1f s", report.passed, report.failed, seconds_since(begin)));
   time_kernels(options, m, begin, report);
   report.line(format("done after %.1f s", seconds_since(begin)));

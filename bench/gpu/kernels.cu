@@ -6,13 +6,21 @@ namespace gpu_bench {
 
 namespace {
 
-__global__ void multiply(const std::uint16_t* a, const std::uint16_t* b, float* d) {
-  const unsigned g = threadIdx.x / 4, t = threadIdx.x % 4;
+template <bool bf16>
+__global__ void multiply(const std::uint16_t* a, const std::uint16_t* b, int steps, float* d) {
+  const unsigned g = threadIdx.x / 4, t = threadIdx.x % 4, row = 16 * static_cast<unsigned>(steps);
   const auto pair = [](const std::uint16_t* p) { return p[0] | static_cast<std::uint32_t>(p[1]) << 16; };
-  const std::uint32_t of_a[4] = {pair(a + g * 16 + 2 * t), pair(a + (g + 8) * 16 + 2 * t), pair(a + g * 16 + 2 * t + 8),
-                                 pair(a + (g + 8) * 16 + 2 * t + 8)};
   float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-  pncuda::mma_m16n8k16(sum, of_a, pair(b + g * 16 + 2 * t), pair(b + g * 16 + 2 * t + 8));
+  for (int step = 0; step < steps; ++step) {
+    const std::uint16_t* const upper = a + g * row + 16 * step + 2 * t;
+    const std::uint16_t* const lower = upper + 8 * row;
+    const std::uint16_t* const right = b + g * row + 16 * step + 2 * t;
+    const std::uint32_t of_a[4] = {pair(upper), pair(lower), pair(upper + 8), pair(lower + 8)};
+    if (bf16)
+      pncuda::mma_m16n8k16_bf16(sum, of_a, pair(right), pair(right + 8));
+    else
+      pncuda::mma_m16n8k16(sum, of_a, pair(right), pair(right + 8));
+  }
   for (unsigned i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
 }
 
@@ -64,8 +72,8 @@ __global__ void read_kernel(const uint4* from, std::int64_t count, std::uint32_t
 
 }  // namespace
 
-cudaError_t launch_multiply(const std::uint16_t* a, const std::uint16_t* b, float* d) {
-  return pncuda::launch(multiply, dim3(1), dim3(32), 0, nullptr, a, b, d);
+cudaError_t launch_multiply(bool bf16, const std::uint16_t* a, const std::uint16_t* b, int steps, float* d) {
+  return pncuda::launch(bf16 ? multiply<true> : multiply<false>, dim3(1), dim3(32), 0, nullptr, a, b, steps, d);
 }
 cudaError_t launch_multiply_add(const std::uint32_t* a, const std::uint32_t* b, std::uint32_t* d) {
   return pncuda::launch(multiply_add, dim3(1), dim3(32), 0, nullptr, a, b, d);

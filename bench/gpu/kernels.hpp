@@ -7,8 +7,9 @@
 
 namespace gpu_bench {
 
-// d[16][8] = a[16][16] * b[16][8] by one mma.m16n8k16; b is given as [column][k].
-cudaError_t launch_multiply(const std::uint16_t* a, const std::uint16_t* b, float* d);
+// d[16][8] = a[16][K] * b[K][8] of fp16 or bf16, K = 16 * steps, by mma.m16n8k16, one after another onto the same sums,
+// from 0. b is given as [column][k].
+cudaError_t launch_multiply(bool bf16, const std::uint16_t* a, const std::uint16_t* b, int steps, float* d);
 
 // 32 fp32 numbers as bits: d = a * b + 0. As pairs of fp16: the same, and behind the 32 d = a * b.
 cudaError_t launch_multiply_add(const std::uint32_t* a, const std::uint32_t* b, std::uint32_t* d);

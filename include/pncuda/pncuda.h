@@ -1,4 +1,4 @@
-/* libpncuda: kernels for PN weights (pn3t, pn4t) on NVIDIA GPUs, from the Tesla P100 (sm_60) on. C99.
+/* libpncuda: kernels for PN (pn3t, pn4t) and BF16_P12 weights on NVIDIA GPUs, from the Tesla P100 (sm_60) on. C99.
  *
  * Contract of every function here
  *   device     the current one. `pncuda_prepare` is called once per device before anything is launched on it; after
@@ -16,7 +16,8 @@
  *   hostile    any bytes are safe as blocks: what pn/validate.hpp refuses gives NaN or ordinary numbers, never a fault.
  *   returns    PNCUDA_OK, or a status with nothing launched (a status of CUDA's own: see PNCUDA_CUDA_ERROR).
  *
- * Blocks and block types: pn/FORMAT.md. Kernels of one's own: decode_pn.cuh. More than 8 tokens: pncuda_blas.h.
+ * Blocks and block types: pn/FORMAT.md, p12/FORMAT.md. Kernels of one's own: decode_pn.cuh, decode_p12.cuh. BF16_P12
+ * with several matrices at once, experts and add-ons, and packing: pncuda_p12.h. Many tokens: pncuda_blas.h.
  */
 #ifndef PNCUDA_H
 #define PNCUDA_H
@@ -64,6 +65,9 @@ typedef enum pncuda_status {
   PNCUDA_NOT_PREPARED = 13,       /* pncuda_prepare was not called for the current device */
   PNCUDA_UNSUPPORTED_DEVICE = 14, /* older than sm_60, or none of the kernels in this build runs on it */
   PNCUDA_UNSUPPORTED = 15,        /* this combination of layout, types and device has no kernel */
+  PNCUDA_SHAPE_MISMATCH = 16,     /* pncuda_p12.h: matrices of one call do not go together */
+  PNCUDA_BAD_TUNING = 17,         /* pncuda_blas.h: not what pncuda_tuning_to_text writes, or not whole */
+  PNCUDA_FOREIGN_TUNING = 18,     /* pncuda_blas.h: of another device or version of the library: measure again */
   PNCUDA_CUDA_ERROR = 1000,       /* status - 1000 is the cudaError_t of the call of CUDA's that failed */
   PNCUDA_BLAS_ERROR = 2000        /* pncuda_blas.h: status - 2000 is the cublasStatus_t */
 } pncuda_status;
@@ -81,39 +85,43 @@ PNCUDA_API pncuda_status pncuda_prepare(int device);
 
 /* ---- Weights ---- */
 
-/* Types of weights: the type ids of GGUF files. */
-enum { PNCUDA_PN3T = 124, PNCUDA_PN4T = 125 };
+/* Types of weights: the type ids of GGUF files. Plain BF16 is here as the twin of BF16_P12: rows of k bf16 numbers, k a
+ * multiple of 256, that are multiplied in the same order, so that results have the same bits. */
+enum { PNCUDA_PN3T = 124, PNCUDA_PN4T = 125, PNCUDA_BF16_P12 = 126, PNCUDA_BF16_PLAIN = 30 };
 
 /* Types of activations and results. */
 enum { PNCUDA_F32 = 0, PNCUDA_F16 = 1, PNCUDA_BF16 = 2 };
 
 enum {
-  /* Rows of 34-byte blocks as they lie in files. `data` and row_stride are multiples of 2; row_stride is at least the
-   * bytes of a row (k / block * 34). */
+  /* Rows of blocks as they lie in files; row_stride is at least the bytes of a row.
+   *   pn3t, pn4t   34 bytes for 80 or 64 weights; `data` and row_stride are multiples of 2
+   *   BF16_P12     392 bytes for 256 weights; multiples of 8
+   *   plain BF16   512 bytes for 256 weights; multiples of 16 */
   PNCUDA_NATIVE = 0,
-  /* What pncuda_repack makes of them: the same bytes in another order, for wide loads. A run-time layout, never to be
-   * written to a file: it may change with the version of the library. `data` is a multiple of 16; row_stride is 0. */
+  /* What pncuda_repack makes of pn3t and pn4t: the same bytes in another order, for wide loads. A run-time layout,
+   * never to be written to a file: it may change with the version of the library. `data` is a multiple of 16;
+   * row_stride is 0. */
   PNCUDA_REPACKED = 1
 };
 
 /* Rows of a repacked matrix that lie together: a range of rows that begins at a multiple of it is a view. */
 enum { PNCUDA_TILE_ROWS = 16 };
 
-/* A matrix W[rows][k] of PN blocks in device memory. */
+/* A matrix W[rows][k] in device memory. */
 typedef struct pncuda_weights {
   size_t struct_size;
-  int32_t type;   /* PNCUDA_PN3T, PNCUDA_PN4T */
+  int32_t type;   /* PNCUDA_PN3T, ... */
   int32_t layout; /* PNCUDA_NATIVE, PNCUDA_REPACKED */
   const void* data;
   int64_t rows;
-  int64_t k;          /* weights in a row: a multiple of 80 (pn3t) or 64 (pn4t) */
+  int64_t k;          /* weights in a row: a multiple of 80 (pn3t), 64 (pn4t), 256 (BF16_P12 and plain BF16) */
   int64_t row_stride; /* bytes from row to row; 0 when repacked */
 } pncuda_weights;
 
-/* Bytes of the blocks alone, rows * k / block * 34: what a repacked matrix takes. 0 when `weights` is not valid. */
+/* Bytes of the blocks alone, without gaps between rows: what a repacked matrix takes. 0 when `weights` is not valid. */
 PNCUDA_API size_t pncuda_weights_size(const pncuda_weights* weights);
 
-/* Native blocks to the repacked layout at `out`: a multiple of 16, pncuda_weights_size bytes. */
+/* Native blocks of pn3t or pn4t to the repacked layout at `out`: a multiple of 16, pncuda_weights_size bytes. */
 PNCUDA_API pncuda_status pncuda_repack(const pncuda_weights* native, void* out, pncuda_stream stream);
 
 /* And back, byte for byte: rows of native blocks at `out`, which and whose stride are multiples of 2. */
@@ -129,7 +137,7 @@ PNCUDA_API pncuda_status pncuda_row_shard(const pncuda_weights* weights, int64_t
 PNCUDA_API pncuda_status pncuda_column_shard(const pncuda_weights* native, int64_t first, int64_t columns,
                                              pncuda_weights* shard);
 
-/* ---- Multiplying: y[m][n] = sum over k of x[m][k] * w[n][k], m < tokens <= 8 ----
+/* ---- Multiplying: y[m][n] = sum over k of x[m][k] * w[n][k], m < tokens <= 8 (BF16_P12 and plain BF16: 32) ----
  *
  * Every token's result has the same bits whatever the number of tokens in the call, whatever their places in it, for
  * native and for repacked weights, and in every run; in a given mode, type of x and path. Sums are in fp32 (fast_half2:
@@ -145,15 +153,26 @@ PNCUDA_API pncuda_status pncuda_column_shard(const pncuda_weights* native, int64
  * blocks. To all of them add k * 2^-120, which matters only where x * d is below 1e-30. The sums of tensor cores are
  * measured as an emulation adds them; bench/gpu.sh measures a device. NaN and infinities among the activations make the
  * whole result of their token NaN; weights with a NaN or infinite scale make that row's results NaN or infinite.
+ *
+ * BF16_P12 and plain BF16: exact products of bf16 weights and x, whatever its type, in fp32 sums; results of packed
+ * and of unpacked weights have the same bits, on either path. With S = sum over k of |x[m][k] * w[n][k]|
+ *   PNCUDA_PATH_FFMA     |y - exact| <= (k / 256 + 14) * 2^-24 * S
+ *   PNCUDA_PATH_TENSOR   |y - exact| <= (k / 512 + 16) * 2^-22 * S
+ * To both add k * 2^-149, which matters only where products are below 1e-37. On the tensor path fp16 x enters in two
+ * bf16 parts and fp32 x in three, exactly from 2^-110 on (below it what lies under 2^-133 is lost); then an infinite
+ * weight gives NaN.
  */
 
 enum {
-  PNCUDA_ACCURATE = 0,  /* fp32 sums */
-  PNCUDA_FAST_HALF2 = 1 /* fp16 products and short fp16 sums where the device adds fp16 at twice the rate and has no
-                           tensor cores for this (sm_60 to sm_75); elsewhere the same as accurate */
+  PNCUDA_ACCURATE = 0,   /* fp32 sums, on the fastest path */
+  PNCUDA_FAST_HALF2 = 1, /* pn3t, pn4t: fp16 products and short fp16 sums where the device adds fp16 at twice the rate
+                            and has no tensor cores for this (sm_60 to sm_75); elsewhere the same as accurate */
+  PNCUDA_PORTABLE = 2    /* BF16_P12, plain BF16: PNCUDA_PATH_FFMA on every device: the same bits on all of them. Best
+                            for up to 4 tokens. For pn3t and pn4t PNCUDA_UNSUPPORTED */
 };
 
-enum { PNCUDA_MAX_TOKENS = 8 };
+/* Tokens of a call, for pn3t and pn4t, and for BF16_P12 and plain BF16. */
+enum { PNCUDA_MAX_TOKENS = 8, PNCUDA_P12_MAX_TOKENS = 32 };
 
 typedef struct pncuda_gemv_args {
   size_t struct_size;
@@ -164,10 +183,10 @@ typedef struct pncuda_gemv_args {
   int32_t y_type;
   void* y; /* [tokens][n] */
   int64_t y_stride;
-  int64_t tokens;         /* 0 .. PNCUDA_MAX_TOKENS */
-  int32_t mode;           /* PNCUDA_ACCURATE, PNCUDA_FAST_HALF2 */
-  int32_t hadamard_block; /* 0, or rotate x in segments of 64 .. 1024 while it is loaded (k a multiple of it):
-                             the numbers of pn::hadamard_activations */
+  int64_t tokens;         /* 0 .. PNCUDA_MAX_TOKENS, PNCUDA_P12_MAX_TOKENS */
+  int32_t mode;           /* PNCUDA_ACCURATE, ... */
+  int32_t hadamard_block; /* 0, or for pn3t and pn4t rotate x in segments of 64 .. 1024 while it is loaded (k a multiple
+                             of it): the numbers of pn::hadamard_activations */
 } pncuda_gemv_args;
 
 PNCUDA_API pncuda_status pncuda_gemv(const pncuda_gemv_args* args, pncuda_stream stream);
@@ -176,7 +195,8 @@ enum {
   PNCUDA_PATH_NONE = 0,  /* nothing to launch */
   PNCUDA_PATH_FFMA = 1,  /* fp32 multiply-adds */
   PNCUDA_PATH_HFMA2 = 2, /* fast_half2 */
-  PNCUDA_PATH_TENSOR = 3 /* tensor cores (sm_80 and later): fp16 products, fp32 sums; fp32 x in two fp16 parts */
+  PNCUDA_PATH_TENSOR = 3 /* tensor cores (sm_80 and later), fp32 sums. pn3t, pn4t: fp16 products, fp32 x in two parts.
+                            BF16_P12, plain BF16: bf16 products, fp16 x in two parts, fp32 x in three */
 };
 
 /* How pncuda_gemv would run on the current device. */
@@ -194,7 +214,8 @@ PNCUDA_API pncuda_status pncuda_gemv_query(const pncuda_gemv_args* args, pncuda_
 /* ---- Decoding ---- */
 
 /* A tile of either layout: rows first_row .. + rows - 1, columns first_column .. + columns - 1, which need not begin or
- * end at a block. To f32 exact, to f16 and bf16 rounded once to nearest even: the numbers of pn::decode_row. */
+ * end at a block. To f32 exact, to f16 and bf16 rounded once to nearest even: the numbers of pn::decode_row. BF16_P12
+ * and plain BF16 to bf16 and f32 keep every bit, NaN payloads included: the patterns of p12::unpack_row. */
 typedef struct pncuda_decode_args {
   size_t struct_size;
   const pncuda_weights* weights;

@@ -30,7 +30,7 @@ mkdir -p "$work/include"
 ln -sfn /usr/include/catch2 "$work/include/catch2"
 
 flags=(-std=c++17 -O2 -ffp-contract=off -Wall -Wextra -Werror -I"$root/include" -I"$root/tests"
-  -isystem "$work/include" -DPN_CPU_ISA_FROM_ENVIRONMENT)
+  -isystem "$work/include" -DPN_CPU_ISA_FROM_ENVIRONMENT -DCATCH_CONFIG_FAST_COMPILE)
 library=()
 for source in "$root"/src/cpu/*.cpp; do
   case $source in
@@ -40,6 +40,14 @@ for source in "$root"/src/cpu/*.cpp; do
   esac
 done
 tests=("$here"/test_*.cpp "$root/tests/catch_main.cpp")
+
+# What never changes is compiled once.
+mkdir -p "$work/precompiled"
+if [[ ! -e $work/precompiled/first.hpp.gch || $(cat "$work/precompiled/flags" 2>/dev/null) != "${flags[*]}" ]]; then
+  echo '#include <catch.hpp>' >"$work/precompiled/first.hpp"
+  $compiler "${flags[@]}" -O1 -x c++-header "$work/precompiled/first.hpp" -o "$work/precompiled/first.hpp.gch"
+  echo "${flags[*]}" >"$work/precompiled/flags"
+fi
 
 objects=()
 for source in "${library[@]}" "${tests[@]}"; do
@@ -53,7 +61,9 @@ for source in "${library[@]}" "${tests[@]}"; do
     [[ -z $newer ]] && continue
   fi
   echo "compiling ${source#"$root/"}"
-  $compiler "${flags[@]}" -c "$source" -o "$object"
+  first=()
+  if [[ $source == "$here"/* ]]; then first=(-O1 -include "$work/precompiled/first.hpp"); fi
+  $compiler "${flags[@]}" "${first[@]}" -c "$source" -o "$object"
   echo "${flags[*]}" >"$object.flags"
 done
 $compiler -static -pthread "${objects[@]}" -o "$work/tests" -Wl,--whole-archive -lpthread -Wl,--no-whole-archive

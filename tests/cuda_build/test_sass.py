@@ -100,6 +100,8 @@ class Declarations(unittest.TestCase):
         self.assertEqual(sass.split_name("void pncuda::k<pn::pn3t, true, (int)4, (pncuda::Mode)1>(pncuda::Args)"),
                          ("k", [sass.FORMATS["pn::pn3t"], True, 4, 1]))
         self.assertEqual(sass.split_name("pncuda::k(unsigned long)"), ("k", []))
+        self.assertEqual(sass.split_name("void pncuda::(anonymous namespace)::k<pncuda::P12Weights, 2>(pncuda::Args)"),
+                         ("k", [sass.FORMATS["pncuda::P12Weights"], 2]))
 
 
 class Numbers(unittest.TestCase):
@@ -111,7 +113,9 @@ class Numbers(unittest.TestCase):
         self.assertEqual(sass.occupancy("sm_90", 64, 128, 113 << 10), 0.125)
 
     def test_cards(self):
-        pn3t, pn4t = sass.FORMATS.values()
+        pn3t, pn4t, p12, bf16 = sass.FORMATS.values()
+        self.assertAlmostEqual(sass.card_limit("sm_90", p12), 11.91, 2)
+        self.assertAlmostEqual(sass.card_limit("sm_90", bf16), 15.56, 2)
         self.assertAlmostEqual(sass.card_limit("sm_60", pn3t), 3.68, 2)
         self.assertAlmostEqual(sass.card_limit("sm_60", pn4t), 4.60, 2)
 

@@ -13,10 +13,11 @@ struct cublasContext {
 
 namespace {
 
-double load(const void* p, cudaDataType_t type, std::size_t i) {
+double load(const void* p, cudaDataType_t type, std::size_t i, bool tf32 = false) {
   if (type == CUDA_R_16F) return static_cast<double>(__half2float(static_cast<const __half*>(p)[i]));
   if (type == CUDA_R_16BF) return static_cast<double>(__bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]));
-  return static_cast<double>(static_cast<const float*>(p)[i]);
+  const float value = static_cast<const float*>(p)[i];
+  return static_cast<double>(tf32 ? __uint_as_float(__float_as_uint(value) & ~0x1FFFu) : value);
 }
 
 void store(void* p, cudaDataType_t type, std::size_t i, double v) {
@@ -34,10 +35,12 @@ struct Matrix {
   cudaDataType_t type;
   int stride;  // from column to column
   bool transposed;
+  bool tf32;
   double at(int row, int column) const {
     if (transposed) std::swap(row, column);
     return load(data, type,
-                static_cast<std::size_t>(column) * static_cast<std::size_t>(stride) + static_cast<std::size_t>(row));
+                static_cast<std::size_t>(column) * static_cast<std::size_t>(stride) + static_cast<std::size_t>(row),
+                tf32);
   }
 };
 
@@ -121,7 +124,8 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cub
   const bool sums = compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_PEDANTIC;
   if (!is_type(a_type) || a_type != b_type || !results || !sums) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (m == 0 || n == 0) return CUBLAS_STATUS_SUCCESS;
-  const Matrix left{a, a_type, lda, transa != CUBLAS_OP_N}, right{b, b_type, ldb, transb != CUBLAS_OP_N};
+  const bool tf32 = handle->mode == CUBLAS_TF32_TENSOR_OP_MATH && compute == CUBLAS_COMPUTE_32F;
+  const Matrix left{a, a_type, lda, transa != CUBLAS_OP_N, tf32}, right{b, b_type, ldb, transb != CUBLAS_OP_N, tf32};
   const auto scale = static_cast<double>(*static_cast<const float*>(alpha));
   const auto keep = static_cast<double>(*static_cast<const float*>(beta));
   const cudaError_t error = host_cuda::enqueue("cublasGemmEx", handle->stream, [=] {

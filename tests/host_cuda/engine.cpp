@@ -645,15 +645,18 @@ unsigned vote(const char* operation, unsigned mask, bool predicate, unsigned& he
   return exchange.lanes();
 }
 
-void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, Site site) {
+void mma_m16n8k16(Factors factors, float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
+                  Site site) {
   const Quiet quiet;
   if (current->capability() < 80) fault("mma.m16n8k16 on a device older than 8.0", site);
   // Each lane publishes its twelve factors as numbers: register r, halves low and high, at 2 r and 2 r + 1.
   float own[12];
   const std::uint32_t registers[6] = {a[0], a[1], a[2], a[3], b0, b1};
   for (unsigned r = 0; r < 6; ++r) {
-    own[2 * r] = pn::half_to_float(static_cast<std::uint16_t>(registers[r] & 0xFFFFu));
-    own[2 * r + 1] = pn::half_to_float(static_cast<std::uint16_t>(registers[r] >> 16));
+    const auto low = static_cast<std::uint16_t>(registers[r] & 0xFFFFu);
+    const auto high = static_cast<std::uint16_t>(registers[r] >> 16);
+    own[2 * r] = factors == Factors::f16 ? pn::half_to_float(low) : pn::bf16_to_float(low);
+    own[2 * r + 1] = factors == Factors::f16 ? pn::half_to_float(high) : pn::bf16_to_float(high);
   }
   const Exchange exchange("mma.m16n8k16", 0xFFFFFFFFu, own, sizeof own, site);
   if (exchange.lanes() != 0xFFFFFFFFu) fault("mma.m16n8k16 without all lanes of the warp", site);

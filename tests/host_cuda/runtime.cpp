@@ -1,5 +1,5 @@
 // host_cuda: the runtime's functions. Streams do their work at once, on the calling thread; a capturing stream keeps
-// it.
+// it, with what it has to wait for.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -8,29 +8,51 @@
 #include <cstring>
 #include <host_cuda/engine.hpp>
 #include <host_cuda/host_cuda.hpp>
+#include <memory>
 #include <mutex>
+#include <random>
 #include <set>
 
 using host_cuda::Calls;
 using host_cuda::Device;
 using Operation = std::function<cudaError_t()>;
 
+// Places in the list of a graph's operations.
+using Places = std::set<std::size_t>;
+
+// An operation of a graph and those, earlier in the list, that it runs after.
+struct Node {
+  Operation run;
+  Places after;
+};
+
 struct CUgraph_st {
-  std::vector<Operation> operations;
+  std::vector<Node> nodes;
 };
 
 struct CUgraphExec_st {
-  std::vector<Operation> operations;
+  std::vector<Node> nodes;
+};
+
+// A capture begins with one stream; those that wait for its events join it.
+struct Capture {
+  cudaStream_t origin = nullptr;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+  std::vector<Node> nodes;
 };
 
 struct CUstream_st {
   int device = 0;
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  std::vector<Operation> captured;
+  std::shared_ptr<Capture> capture;  // null unless it takes part in one
+  Places last;                       // what its next operation in the capture runs after
 };
 
 struct CUevent_st {
-  std::chrono::steady_clock::time_point time;
+  bool timing = true;
+  bool recorded = false;
+  double time = 0;                   // milliseconds
+  std::shared_ptr<Capture> capture;  // if it was recorded in one, which may have ended
+  Places last;                       // what it stands for there
 };
 
 namespace {
@@ -41,6 +63,9 @@ struct Runtime {
   std::vector<Device> devices{host_cuda::h100()};
   std::map<std::uintptr_t, std::size_t> memory;  // first address -> bytes
   std::set<cudaStream_t> streams;
+  std::set<cudaEvent_t> events;
+  host_cuda::Order graph_order;
+  std::function<double()> clock;
   std::map<std::pair<int, const void*>, int> shared_limits;  // (device, kernel) -> attribute
   std::map<std::string, cudaError_t> failures;               // of fail_next
   Calls calls;
@@ -59,16 +84,16 @@ struct Lock : std::lock_guard<std::mutex> {
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int current_device = 0;
 
-// The stream that captures; null if none does. Needs the lock.
-cudaStream_t capturing() {
+// The capture that goes on; null if none does. Needs the lock.
+std::shared_ptr<Capture> capturing() {
   for (const cudaStream_t stream : runtime().streams) {
-    if (stream->capture != cudaStreamCaptureStatusNone) return stream;
+    if (stream->capture != nullptr) return stream->capture;
   }
   return nullptr;
 }
 
 cudaError_t break_capture(cudaError_t error) {
-  capturing()->capture = cudaStreamCaptureStatusInvalidated;
+  capturing()->status = cudaStreamCaptureStatusInvalidated;
   return error;
 }
 
@@ -106,18 +131,26 @@ cudaError_t call(const char* name, InCapture in_capture, Body body) {
   return remember(error);
 }
 
+// Whether the stream can be used by the calling thread now. Needs the lock.
+cudaError_t check_stream(cudaStream_t stream) {
+  if (stream == nullptr) return capturing() != nullptr ? break_capture(cudaErrorStreamCaptureImplicit) : cudaSuccess;
+  if (runtime().streams.count(stream) == 0) return cudaErrorInvalidResourceHandle;
+  if (stream->device != current_device) return cudaErrorInvalidResourceHandle;
+  const bool broken = stream->capture != nullptr && stream->capture->status == cudaStreamCaptureStatusInvalidated;
+  return broken ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+}
+
 // Runs the operation, or keeps it when the stream captures.
-cudaError_t schedule(cudaStream_t stream, Operation operation, bool* captured = nullptr) {
+cudaError_t schedule(const char* name, cudaStream_t stream, Operation operation, bool* captured = nullptr) {
   {
     const Lock lock;
-    if (stream != nullptr && runtime().streams.count(stream) == 0) return cudaErrorInvalidResourceHandle;
-    if (stream != nullptr && stream->device != current_device) return cudaErrorInvalidResourceHandle;
-    if (stream == nullptr && capturing() != nullptr) return break_capture(cudaErrorStreamCaptureImplicit);
-    if (stream != nullptr && stream->capture == cudaStreamCaptureStatusInvalidated) {
-      return cudaErrorStreamCaptureInvalidated;
-    }
-    if (stream != nullptr && stream->capture == cudaStreamCaptureStatusActive) {
-      stream->captured.push_back(std::move(operation));
+    if (const cudaError_t error = check_stream(stream); error != cudaSuccess) return error;
+    const bool captures = stream != nullptr && stream->capture != nullptr;
+    runtime().calls.work.push_back({name, stream, nullptr, captures});
+    if (captures) {
+      std::vector<Node>& nodes = stream->capture->nodes;
+      nodes.push_back({std::move(operation), stream->last});
+      stream->last = {nodes.size() - 1};
       if (captured != nullptr) *captured = true;
       return cudaSuccess;
     }
@@ -194,11 +227,55 @@ cudaError_t check_launch(const host_cuda::Launch& launch) {
   return cudaSuccess;
 }
 
-cudaError_t run_all(const std::vector<Operation>& operations) {
-  for (const Operation& operation : operations) {
-    if (const cudaError_t error = operation(); error != cudaSuccess) return error;
+// Runs a graph in the order that was set.
+cudaError_t run_all(const std::vector<Node>& nodes) {
+  host_cuda::Order order;
+  {
+    const Lock lock;
+    order = runtime().graph_order;
+  }
+  std::mt19937_64 random(order.seed);
+  std::vector<bool> done(nodes.size());
+  const auto ready = [&](std::size_t i) {
+    const Places& after = nodes[i].after;
+    return !done[i] && std::all_of(after.begin(), after.end(), [&](std::size_t place) { return done[place]; });
+  };
+  for (std::size_t count = 0; count < nodes.size(); ++count) {
+    std::vector<std::size_t> all;
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (ready(i)) all.push_back(i);
+    }
+    std::size_t next = all.front();
+    if (order.kind == host_cuda::Order::reverse) next = all.back();
+    if (order.kind == host_cuda::Order::shuffled) next = all[random() % all.size()];
+    if (const cudaError_t error = nodes[next].run(); error != cudaSuccess) return error;
+    done[next] = true;
   }
   return cudaSuccess;
+}
+
+// Whether all of `places` come before or are among `last`.
+bool covers(const std::vector<Node>& nodes, const Places& last, const Places& places) {
+  std::vector<bool> before(nodes.size());
+  std::vector<std::size_t> left(last.begin(), last.end());
+  while (!left.empty()) {
+    const std::size_t place = left.back();
+    left.pop_back();
+    if (before[place]) continue;
+    before[place] = true;
+    left.insert(left.end(), nodes[place].after.begin(), nodes[place].after.end());
+  }
+  return std::all_of(places.begin(), places.end(), [&](std::size_t place) { return before[place]; });
+}
+
+double now() {
+  std::function<double()> clock;
+  {
+    const Lock lock;
+    clock = runtime().clock;
+  }
+  if (clock) return clock();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -231,7 +308,7 @@ cudaError_t launch(Launch&& request) {
     const auto run = [request = std::move(request), capability = 10 * device.major + device.minor] {
       return engine::run(request, capability) ? cudaSuccess : cudaErrorLaunchFailure;
     };
-    const cudaError_t result = schedule(stream, run, &record.captured);
+    const cudaError_t result = schedule("launch", stream, run, &record.captured);
     const Lock lock;
     if (result == cudaSuccess) runtime().calls.launches.push_back(record);
     return result;
@@ -239,7 +316,7 @@ cudaError_t launch(Launch&& request) {
 }
 
 cudaError_t enqueue(const char* name, cudaStream_t stream, std::function<cudaError_t()> work) {
-  return call(name, InCapture::allowed, [&] { return schedule(stream, std::move(work)); });
+  return call(name, InCapture::allowed, [&] { return schedule(name, stream, std::move(work)); });
 }
 
 Calls calls() {
@@ -275,7 +352,7 @@ Graph end_capture() {
   cudaStream_t stream = nullptr;
   {
     const Lock lock;
-    stream = capturing();
+    if (const auto capture = capturing(); capture != nullptr) stream = capture->origin;
   }
   cudaGraph_t graph = nullptr;
   const cudaError_t error = cudaStreamEndCapture(stream, &graph);
@@ -283,8 +360,18 @@ Graph end_capture() {
 }
 
 Graph::~Graph() { delete graph_; }
-cudaError_t Graph::replay() const { return graph_ == nullptr ? error : run_all(graph_->operations); }
-std::size_t Graph::size() const { return graph_ == nullptr ? 0 : graph_->operations.size(); }
+cudaError_t Graph::replay() const { return graph_ == nullptr ? error : run_all(graph_->nodes); }
+std::size_t Graph::size() const { return graph_ == nullptr ? 0 : graph_->nodes.size(); }
+
+void set_graph_order(Order order) {
+  const Lock lock;
+  runtime().graph_order = order;
+}
+
+void set_clock(std::function<double()> clock) {
+  const Lock lock;
+  runtime().clock = std::move(clock);
+}
 
 }  // namespace host_cuda
 
@@ -319,7 +406,12 @@ const char* cudaGetErrorName(cudaError_t error) {
     HOST_CUDA_NAME(cudaErrorNotSupported);
     HOST_CUDA_NAME(cudaErrorStreamCaptureUnsupported);
     HOST_CUDA_NAME(cudaErrorStreamCaptureInvalidated);
+    HOST_CUDA_NAME(cudaErrorStreamCaptureMerge);
+    HOST_CUDA_NAME(cudaErrorStreamCaptureUnmatched);
+    HOST_CUDA_NAME(cudaErrorStreamCaptureUnjoined);
+    HOST_CUDA_NAME(cudaErrorStreamCaptureIsolation);
     HOST_CUDA_NAME(cudaErrorStreamCaptureImplicit);
+    HOST_CUDA_NAME(cudaErrorCapturedEvent);
     HOST_CUDA_NAME(cudaErrorUnknown);
 #undef HOST_CUDA_NAME
   }
@@ -465,7 +557,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   return call("cudaMemcpyAsync", InCapture::allowed,
-              [&] { return schedule(stream, [=] { return copy(to, from, bytes, kind); }); });
+              [&] { return schedule("cudaMemcpyAsync", stream, [=] { return copy(to, from, bytes, kind); }); });
 }
 
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
@@ -474,7 +566,7 @@ cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
 
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
   return call("cudaMemsetAsync", InCapture::allowed,
-              [&] { return schedule(stream, [=] { return fill(to, value, bytes); }); });
+              [&] { return schedule("cudaMemsetAsync", stream, [=] { return fill(to, value, bytes); }); });
 }
 
 // ---- Streams and graphs ----
@@ -489,15 +581,38 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   });
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, 0); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  return call("cudaDeviceGetStreamPriorityRange", InCapture::allowed,
+              [&] { return *lowest = 0, *highest = -5, cudaSuccess; });
+}
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return call("cudaStreamSynchronize", InCapture::forbidden,
               [&] { return valid_stream(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle; });
 }
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t, unsigned) {
-  return call("cudaStreamWaitEvent", InCapture::allowed,
-              [&] { return valid_stream(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle; });
+// Work that is not captured is done when an event is recorded: there is nothing to wait for.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return call("cudaStreamWaitEvent", InCapture::allowed, [&] {
+    const Lock lock;
+    if (runtime().events.count(event) == 0) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t error = check_stream(stream); error != cudaSuccess) return error;
+    const bool captures = stream != nullptr && stream->capture != nullptr;
+    const std::shared_ptr<Capture>& from = event->capture;
+    if (from != nullptr && from != capturing()) return cudaErrorCapturedEvent;
+    if (from == nullptr && event->recorded && captures) return break_capture(cudaErrorStreamCaptureIsolation);
+    if (from != nullptr && stream == nullptr) return break_capture(cudaErrorStreamCaptureImplicit);
+    if (from != nullptr && !captures) {
+      stream->capture = from;
+      stream->last.clear();
+    }
+    if (from != nullptr) stream->last.insert(event->last.begin(), event->last.end());
+    runtime().calls.work.push_back({"cudaStreamWaitEvent", stream, event, from != nullptr});
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -515,7 +630,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     const Lock lock;
     if (runtime().streams.count(stream) == 0) return cudaErrorInvalidResourceHandle;
     if (capturing() != nullptr) return cudaErrorIllegalState;  // one at a time is enough here
-    stream->capture = cudaStreamCaptureStatusActive;
+    stream->capture = std::make_shared<Capture>();
+    stream->capture->origin = stream;
+    stream->last.clear();
     return cudaSuccess;
   });
 }
@@ -524,18 +641,27 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = nullptr;
   const Lock lock;
   if (runtime().streams.count(stream) == 0) return remember(cudaErrorInvalidResourceHandle);
-  const auto status = std::exchange(stream->capture, cudaStreamCaptureStatusNone);
-  std::vector<Operation> operations = std::exchange(stream->captured, {});
-  if (status == cudaStreamCaptureStatusNone) return remember(cudaErrorIllegalState);
-  if (status == cudaStreamCaptureStatusInvalidated) return remember(cudaErrorStreamCaptureInvalidated);
-  *graph = new CUgraph_st{std::move(operations)};
+  const std::shared_ptr<Capture> capture = stream->capture;
+  if (capture == nullptr) return remember(cudaErrorIllegalState);
+  if (capture->origin != stream) return remember(break_capture(cudaErrorStreamCaptureUnmatched));
+  bool joined = true;
+  for (const cudaStream_t one : runtime().streams) {
+    if (one->capture != capture) continue;
+    joined = joined && covers(capture->nodes, stream->last, one->last);
+    one->capture = nullptr;
+  }
+  if (capture->status == cudaStreamCaptureStatusInvalidated) return remember(cudaErrorStreamCaptureInvalidated);
+  if (!joined) return remember(cudaErrorStreamCaptureUnjoined);
+  *graph = new CUgraph_st{std::move(capture->nodes)};
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   return call("cudaStreamIsCapturing", InCapture::allowed, [&] {
     if (!valid_stream(stream)) return cudaErrorInvalidResourceHandle;
-    *status = stream == nullptr ? cudaStreamCaptureStatusNone : stream->capture;
+    const Lock lock;
+    if (stream == nullptr && capturing() != nullptr) return break_capture(cudaErrorStreamCaptureImplicit);
+    *status = stream == nullptr || stream->capture == nullptr ? cudaStreamCaptureStatusNone : stream->capture->status;
     return cudaSuccess;
   });
 }
@@ -543,7 +669,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   return call("cudaGraphInstantiate", InCapture::allowed, [&] {
     if (graph == nullptr) return cudaErrorInvalidValue;
-    *executable = new CUgraphExec_st{graph->operations};
+    *executable = new CUgraphExec_st{graph->nodes};
     return cudaSuccess;
   });
 }
@@ -551,7 +677,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return call("cudaGraphLaunch", InCapture::allowed, [&] {
     if (executable == nullptr || !valid_stream(stream)) return cudaErrorInvalidValue;
-    return schedule(stream, [operations = executable->operations] { return run_all(operations); });
+    return schedule("cudaGraphLaunch", stream, [nodes = executable->nodes] { return run_all(nodes); });
   });
 }
 
@@ -565,30 +691,60 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return cudaSuccess;
 }
 
-// ---- Events: moments of wall time ----
+// ---- Events: moments, or places in a capture ----
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  return call("cudaEventCreate", InCapture::allowed, [&] { return *event = new CUevent_st, cudaSuccess; });
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  return call("cudaEventCreate", InCapture::allowed, [&] {
+    *event = new CUevent_st;
+    (*event)->timing = (flags & cudaEventDisableTiming) == 0;
+    const Lock lock;
+    runtime().events.insert(*event);
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return call("cudaEventRecord", InCapture::allowed, [&] {
-    return schedule(stream, [=] { return event->time = std::chrono::steady_clock::now(), cudaSuccess; });
+    const double time = now();
+    const Lock lock;
+    if (runtime().events.count(event) == 0) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t error = check_stream(stream); error != cudaSuccess) return error;
+    const bool captures = stream != nullptr && stream->capture != nullptr;
+    event->recorded = true;
+    event->time = time;
+    event->capture = captures ? stream->capture : nullptr;
+    event->last = captures ? stream->last : Places();
+    runtime().calls.work.push_back({"cudaEventRecord", stream, event, captures});
+    return cudaSuccess;
   });
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
-  return call("cudaEventSynchronize", InCapture::forbidden, [] { return cudaSuccess; });
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return call("cudaEventSynchronize", InCapture::forbidden, [&] {
+    const Lock lock;
+    if (runtime().events.count(event) == 0) return cudaErrorInvalidResourceHandle;
+    return event->capture != nullptr ? cudaErrorCapturedEvent : cudaSuccess;
+  });
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin_event, cudaEvent_t end_event) {
   return call("cudaEventElapsedTime", InCapture::allowed, [&] {
-    *milliseconds = std::chrono::duration<float, std::milli>(end_event->time - begin_event->time).count();
+    const Lock lock;
+    for (const cudaEvent_t event : {begin_event, end_event}) {
+      if (runtime().events.count(event) == 0 || !event->timing || !event->recorded || event->capture != nullptr)
+        return cudaErrorInvalidResourceHandle;
+    }
+    *milliseconds = static_cast<float>(end_event->time - begin_event->time);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  return call("cudaEventDestroy", InCapture::allowed, [&] { return delete event, cudaSuccess; });
+  return call("cudaEventDestroy", InCapture::allowed, [&] {
+    const Lock lock;
+    if (runtime().events.erase(event) == 0) return cudaErrorInvalidResourceHandle;
+    delete event;
+    return cudaSuccess;
+  });
 }

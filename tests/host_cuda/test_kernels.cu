@@ -92,6 +92,7 @@ __global__ void votes(unsigned* out) {
   o[5] = __ballot_sync(full, 1);
 }
 
+template <bool bf16>
 __global__ void multiply_tiles(const std::uint16_t* a, const std::uint16_t* b, float* d) {  // b[k][n]
   const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
   const auto pair = [](unsigned low, unsigned high) { return low | (high << 16); };
@@ -102,8 +103,25 @@ __global__ void multiply_tiles(const std::uint16_t* a, const std::uint16_t* b, f
   float* const places[4] = {&d[g * 8 + 2 * t], &d[g * 8 + 2 * t + 1], &d[(g + 8) * 8 + 2 * t],
                             &d[(g + 8) * 8 + 2 * t + 1]};
   for (int i = 0; i < 4; ++i) sums[i] = *places[i];
-  pncuda::mma_m16n8k16(sums, fragment, of_b(2 * t), of_b(2 * t + 8));
+  if (bf16)
+    pncuda::mma_m16n8k16_bf16(sums, fragment, of_b(2 * t), of_b(2 * t + 8));
+  else
+    pncuda::mma_m16n8k16(sums, fragment, of_b(2 * t), of_b(2 * t + 8));
   for (int i = 0; i < 4; ++i) *places[i] = sums[i];
+}
+
+// Histogram of the block's numbers, and the smallest of all.
+__global__ void count_and_least(const unsigned* in, unsigned n, unsigned* counts, unsigned long long* least) {
+  PNCUDA_SHARED(unsigned, mine);
+  const unsigned t = threadIdx.x;
+  for (unsigned i = t; i < 16; i += blockDim.x) mine[i] = 0;
+  __syncthreads();
+  for (unsigned i = blockIdx.x * blockDim.x + t; i < n; i += gridDim.x * blockDim.x) {
+    atomicAdd(mine + in[i] % 16, 1u + in[i] % 2);
+    atomicMin(least, in[i] + (1ull << 40));
+  }
+  __syncthreads();
+  for (unsigned i = t; i < 16; i += blockDim.x) atomicAdd(counts + i, mine[i]);
 }
 
 }  // namespace
@@ -193,8 +211,14 @@ TEST_CASE("votes, also of a warp that is not full") {
   });
 }
 
-TEST_CASE("tensor cores multiply as a loop does, subnormal numbers and all") {
+namespace {
+
+template <bool bf16>
+void tensor_cores_multiply() {
   const Defaults defaults;
+  const auto value = [](std::uint16_t bits) {
+    return static_cast<double>(bf16 ? pn::bf16_to_float(bits) : pn::half_to_float(bits));
+  };
   std::vector<std::uint16_t> a(16 * 16), b(16 * 8);
   std::vector<float> sums(16 * 8), expected(16 * 8);
   std::uint32_t random = 12345;
@@ -202,32 +226,54 @@ TEST_CASE("tensor cores multiply as a loop does, subnormal numbers and all") {
   for (const bool subnormal : {false, true}) {
     for (auto* factors : {&a, &b}) {
       for (auto& f : *factors)
-        f = static_cast<std::uint16_t>((next() & 0x83FFu) | (subnormal ? 0u : (next() % 12 + 8) << 10));
+        f = static_cast<std::uint16_t>(
+            bf16 ? (next() & 0x807Fu) | (subnormal && factors == &a ? 0u : (next() % 20 + 120) << 7)
+                 : (next() & 0x83FFu) | (subnormal ? 0u : (next() % 12 + 8) << 10));
     }
     for (unsigned i = 0; i < sums.size(); ++i) sums[i] = subnormal ? 0.0f : static_cast<float>(i) - 40.25f;
     for (unsigned row = 0; row < 16; ++row) {
       for (unsigned column = 0; column < 8; ++column) {
         auto sum = static_cast<double>(sums[row * 8 + column]);
-        for (unsigned k = 0; k < 16; ++k) {
-          sum += static_cast<double>(pn::half_to_float(a[row * 16 + k])) *
-                 static_cast<double>(pn::half_to_float(b[k * 8 + column]));
-        }
+        for (unsigned k = 0; k < 16; ++k) sum += value(a[row * 16 + k]) * value(b[k * 8 + column]);
         expected[row * 8 + column] = static_cast<float>(sum);
       }
     }
     const Array<std::uint16_t> da(a), db(b);
     const Array<float> d(sums);
     host_cuda::set_device(host_cuda::a10());
-    REQUIRE(launch(multiply_tiles, 1, 32, 0, nullptr, da.get(), db.get(), d.get()) == cudaSuccess);
+    REQUIRE(launch(multiply_tiles<bf16>, 1, 32, 0, nullptr, da.get(), db.get(), d.get()) == cudaSuccess);
     CHECK(d.values() == expected);
     CHECK(expected[5] != 0);
   }
   host_cuda::set_device(host_cuda::t4());
   const Array<std::uint16_t> da(a), db(b);
   const Array<float> d(sums);
-  CHECK(contains(fault_of(multiply_tiles, 1, 32, 0, da.get(), db.get(), d.get()), "older than 8.0"));
+  CHECK(contains(fault_of(multiply_tiles<bf16>, 1, 32, 0, da.get(), db.get(), d.get()), "older than 8.0"));
   host_cuda::set_device(host_cuda::h100());
-  CHECK(contains(fault_of(multiply_tiles, 1, 31, 0, da.get(), db.get(), d.get()), "without all lanes"));
+  CHECK(contains(fault_of(multiply_tiles<bf16>, 1, 31, 0, da.get(), db.get(), d.get()), "without all lanes"));
+}
+
+}  // namespace
+
+TEST_CASE("tensor cores multiply as a loop does, subnormal numbers and all") { tensor_cores_multiply<false>(); }
+TEST_CASE("tensor cores multiply bf16 as a loop does, subnormal numbers and all") { tensor_cores_multiply<true>(); }
+
+TEST_CASE("atomics") {
+  in_all_orders([] {
+    const unsigned n = 1000;
+    std::vector<unsigned> in(n), expected(16, 0);
+    unsigned least = ~0u;
+    for (unsigned i = 0; i < n; ++i) {
+      in[i] = (i + 7) * 2654435761u >> 4;
+      expected[in[i] % 16] += 1 + in[i] % 2;
+      least = std::min(least, in[i]);
+    }
+    const Array<unsigned> from(in), counts(std::vector<unsigned>(16, 0));
+    const Array<unsigned long long> smallest(std::vector<unsigned long long>(1, ~0ull));
+    REQUIRE(launch(count_and_least, 5, 96, 64, nullptr, from.get(), n, counts.get(), smallest.get()) == cudaSuccess);
+    REQUIRE(counts.values() == expected);
+    REQUIRE(smallest.values()[0] == least + (1ull << 40));
+  });
 }
 
 TEST_CASE("functions on bits") {

@@ -160,6 +160,88 @@ TEST_CASE("a graph is recorded, runs when it is launched, and again") {
   CHECK(cudaGraphDestroy(recorded) == cudaSuccess);
 }
 
+namespace {
+
+__global__ void set(int* data, int value) { *data = value; }
+__global__ void add_to(int* data, const int* other) { *data += *other; }
+
+struct Event {
+  explicit Event(unsigned flags = cudaEventDisableTiming) {
+    REQUIRE(cudaEventCreateWithFlags(&event, flags) == cudaSuccess);
+  }
+  ~Event() { cudaEventDestroy(event); }
+  cudaEvent_t event = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("a second stream joins a capture by an event; the graph runs in any order that is allowed") {
+  const Defaults defaults;
+  const Stream main, side, other;
+  const Event begun, done;
+  const Array<int> a(std::vector<int>{0}), b(std::vector<int>{0});
+  using host_cuda::Order;
+  for (const bool waits : {true, false}) {
+    host_cuda::reset_calls();
+    host_cuda::begin_capture(main.stream);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    CHECK(launch(set, 1, 1, 0, main.stream, a.get(), 5) == cudaSuccess);
+    CHECK(cudaEventRecord(begun.event, main.stream) == cudaSuccess);
+    CHECK((cudaStreamIsCapturing(side.stream, &status) == cudaSuccess && status == cudaStreamCaptureStatusNone));
+    CHECK(cudaStreamWaitEvent(side.stream, begun.event) == cudaSuccess);
+    CHECK((cudaStreamIsCapturing(side.stream, &status) == cudaSuccess && status == cudaStreamCaptureStatusActive));
+    CHECK(launch(set, 1, 1, 0, side.stream, b.get(), 7) == cudaSuccess);
+    CHECK(cudaEventRecord(done.event, side.stream) == cudaSuccess);
+    if (waits) CHECK(cudaStreamWaitEvent(main.stream, done.event) == cudaSuccess);
+    CHECK(launch(add_to, 1, 1, 0, main.stream, a.get(), b.get()) == cudaSuccess);
+    if (!waits) CHECK(cudaStreamWaitEvent(main.stream, done.event) == cudaSuccess);  // too late
+    const host_cuda::Graph graph = host_cuda::end_capture();
+    CHECK((graph.error == cudaSuccess && graph.size() == 3));
+    CHECK((cudaStreamIsCapturing(side.stream, &status) == cudaSuccess && status == cudaStreamCaptureStatusNone));
+    bool always = true;
+    for (const Order order :
+         {Order{Order::forward, 0}, {Order::reverse, 0}, {Order::shuffled, 1}, {Order::shuffled, 2}}) {
+      host_cuda::set_graph_order(order);
+      CHECK(cudaMemset(b.get(), 0, 4) == cudaSuccess);
+      CHECK(graph.replay() == cudaSuccess);
+      always = always && a.values()[0] == 12;
+    }
+    CHECK(always == waits);
+    host_cuda::set_graph_order({});
+    const auto work = host_cuda::calls().work;
+    REQUIRE(work.size() == 7);
+    CHECK((work[0].name == "launch" && work[0].stream == main.stream && work[0].event == nullptr && work[0].captured));
+    CHECK((work[1].name == "cudaEventRecord" && work[1].event == begun.event));
+    CHECK((work[2].name == "cudaStreamWaitEvent" && work[2].stream == side.stream && work[2].event == begun.event));
+  }
+  // An event of a capture that has ended stands for nothing; recorded again it does.
+  CHECK(cudaStreamWaitEvent(side.stream, begun.event) == cudaErrorCapturedEvent);
+  CHECK(cudaEventSynchronize(begun.event) == cudaErrorCapturedEvent);
+  CHECK(cudaEventRecord(begun.event, main.stream) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(side.stream, begun.event) == cudaSuccess);
+  cudaGetLastError();
+
+  // Work of another stream that the first one does not wait for.
+  host_cuda::begin_capture(main.stream);
+  CHECK(cudaEventRecord(begun.event, main.stream) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(side.stream, begun.event) == cudaSuccess);
+  CHECK(launch(set, 1, 1, 0, side.stream, b.get(), 7) == cudaSuccess);
+  CHECK(host_cuda::end_capture().error == cudaErrorStreamCaptureUnjoined);
+  // An event from outside; the end of a capture by a stream that has joined it.
+  CHECK(cudaEventRecord(done.event, other.stream) == cudaSuccess);
+  host_cuda::begin_capture(main.stream);
+  CHECK(cudaStreamWaitEvent(main.stream, done.event) == cudaErrorStreamCaptureIsolation);
+  CHECK(host_cuda::end_capture().error == cudaErrorStreamCaptureInvalidated);
+  cudaGraph_t none = nullptr;
+  host_cuda::begin_capture(main.stream);
+  CHECK(cudaEventRecord(begun.event, main.stream) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(side.stream, begun.event) == cudaSuccess);
+  CHECK(cudaStreamEndCapture(side.stream, &none) == cudaErrorStreamCaptureUnmatched);
+  CHECK(host_cuda::end_capture().error == cudaErrorStreamCaptureInvalidated);
+  CHECK(cudaStreamWaitEvent(main.stream, nullptr) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaEventRecord(nullptr, main.stream) == cudaErrorInvalidResourceHandle);
+}
+
 TEST_CASE("what capture forbids fails and breaks the capture") {
   const Defaults defaults;
   const Stream s;
@@ -221,7 +303,21 @@ TEST_CASE("events measure time") {
   CHECK(cudaEventSynchronize(end) == cudaSuccess);
   float milliseconds = 0;
   CHECK((cudaEventElapsedTime(&milliseconds, begin, end) == cudaSuccess && milliseconds >= 2));
+  // Or what a test says.
+  double seconds = 3;
+  host_cuda::set_clock([&] { return seconds; });
+  CHECK(cudaEventRecord(begin) == cudaSuccess);
+  seconds = 5.5;
+  CHECK(cudaEventRecord(end) == cudaSuccess);
+  host_cuda::set_clock({});
+  CHECK((cudaEventElapsedTime(&milliseconds, begin, end) == cudaSuccess && milliseconds == 2.5f));
   CHECK((cudaEventDestroy(begin) == cudaSuccess && cudaEventDestroy(end) == cudaSuccess));
+  CHECK(cudaEventDestroy(begin) == cudaErrorInvalidResourceHandle);
+  const Event untimed;
+  CHECK(cudaEventRecord(untimed.event) == cudaSuccess);
+  CHECK(cudaEventElapsedTime(&milliseconds, untimed.event, untimed.event) == cudaErrorInvalidResourceHandle);
+  int lowest = 1, highest = 1;
+  CHECK((cudaDeviceGetStreamPriorityRange(&lowest, &highest) == cudaSuccess && highest < lowest));
 }
 
 TEST_CASE("products of matrices, of every type and transposition") {
@@ -280,6 +376,13 @@ TEST_CASE("products of matrices, of every type and transposition") {
   CHECK(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, c.get(), 1, c.get(), 1, &one, c.get(), 1) ==
         CUBLAS_STATUS_SUCCESS);
   CHECK(c.values()[0] == 12.0f);
+  // TF32 has 10 bits behind the point.
+  const Array<float> third(std::vector<float>{1.0f + 0x1p-10f + 0x1p-11f});
+  CHECK(cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH) == CUBLAS_STATUS_SUCCESS);
+  const float zero = 0.0f;
+  CHECK(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, third.get(), 1, third.get(), 1, &zero, c.get(),
+                    1) == CUBLAS_STATUS_SUCCESS);
+  CHECK(c.values()[0] == (1.0f + 0x1p-10f) * (1.0f + 0x1p-10f));
   CHECK(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 2, 1, 1, &one, c.get(), 1, c.get(), 1, &one, c.get(), 2) ==
         CUBLAS_STATUS_INVALID_VALUE);
   CHECK(cublasSgemm(nullptr, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, c.get(), 1, c.get(), 1, &one, c.get(), 1) ==

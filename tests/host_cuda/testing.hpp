@@ -50,6 +50,8 @@ struct Defaults {
     host_cuda::set_device(host_cuda::h100());
     host_cuda::set_thread_order({});
     host_cuda::set_block_order({});
+    host_cuda::set_graph_order({});
+    host_cuda::set_clock({});
     host_cuda::set_host_threads(1);
     host_cuda::set_strict(true);
     host_cuda::record_faults(false);

@@ -50,17 +50,28 @@ P12 = "p12_codec p12_scan p12_validate p12_golden p12_format_md pn_headers pn_di
 CPU = "cpu_isa cpu_convert cpu_error cpu_low_rank cpu_invariance cpu_multiply_pn cpu_multiply_p12 cpu_pn_codec cpu_p12_codec " \
       "cpu_quantize cpu_memory"
 TOOL = "test_roundtrip.py test_check_verify.py test_command_line.py test_quantize.py test_hostile.py test_large_tensors.py *.py"
+P12_CUDA = "pncuda_p12_gemv pncuda_p12_fused pncuda_p12_pack pncuda_decode_p12 pncuda_p12_api pncuda_low_rank"
 CUDA = "pncuda_gemv pncuda_decode pncuda_repack pncuda_hadamard pncuda_api pncuda_blas pncuda_decode_pn"
 ORDER = {
     "cuda/api.cu": "pncuda_api " + CUDA,
-    "cuda/checks.hpp": "pncuda_api " + CUDA,
+    "cuda/api.hpp": "pncuda_api " + CUDA,
     "cuda/blas.cu": "pncuda_blas",
+    "cuda/blas.hpp": "pncuda_blas",
+    "cuda/tuning.cu": "pncuda_blas",
     "cuda/decode.cu": "pncuda_decode pncuda_api",
     "cuda/elements.cuh": "pncuda_decode pncuda_hadamard pncuda_gemv",
     "cuda/hadamard.cu": "pncuda_hadamard pncuda_api",
     "cuda/hadamard.cuh": "pncuda_hadamard pncuda_gemv",
+    "cuda/api_p12.cu": "pncuda_p12_api " + P12_CUDA,
+    "cuda/low_rank.cu": "pncuda_low_rank",
+    "cuda/p12.cuh": P12_CUDA,
+    "cuda/p12_decode.cu": "pncuda_p12_pack",
+    "cuda/p12_ffma.cu": P12_CUDA,
+    "cuda/p12_pack.cu": "pncuda_p12_pack",
+    "cuda/p12_tensor.cu": P12_CUDA,
     "cuda/repack.cu": "pncuda_repack pncuda_api",
     "cuda/": CUDA,
+    "include/pncuda/decode_p12.cuh": "pncuda_decode_p12 " + P12_CUDA,
     "include/pncuda/": "pncuda_decode_pn " + CUDA,
     "include/pn/block34.hpp": "pn_decode pn_validate " + CORES,
     "include/pn/config.hpp": "pn_decode p12_codec " + CORES,
@@ -486,7 +497,8 @@ def supported(mutant):
 def main():
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser = argparse.ArgumentParser(description="Applies deliberate faults and reports which test catches each.")
-    parser.add_argument("--sample", action="store_true", help="only the ten that are marked `sample: yes`")
+    parser.add_argument("--sample", type=int, nargs="?", const=10, metavar="N",
+                        help="only the ten that are marked `sample: yes`, or N of them from the first to the last")
     parser.add_argument("--only", nargs="+", metavar="ID", help="only these")
     parser.add_argument("--list", action="store_true", help="print the faults and do nothing")
     parser.add_argument("--jobs", type=int, metavar="N", help="copies of the tree to work in (default: one per processor; "
@@ -524,6 +536,9 @@ def main():
         mutants = [m for m in mutants if m.id in options.only]
     if options.sample:
         mutants = [m for m in mutants if m.sample]
+        if not 1 <= options.sample <= len(mutants):
+            stop("--sample takes 1 to %d" % len(mutants))
+        mutants = [mutants[i * len(mutants) // options.sample] for i in range(options.sample)]
     if options.list:
         for mutant in mutants:
             print("%-30s %s%s" % (mutant.id, mutant.fault, "  [argued equivalent]" if mutant.equivalent else ""))

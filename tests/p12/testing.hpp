@@ -3,6 +3,7 @@
 #define P12_TESTS_TESTING_HPP
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <p12/p12.hpp>
 
@@ -10,6 +11,12 @@
 #include "second_packer.hpp"
 
 namespace testing {
+
+// Of rounds that are thousands of a kind every every()-th runs: all by default, fewer under sanitizers (CMakeLists.txt).
+inline int every() {
+  static const int value = std::getenv("PN_TEST_EVERY") != nullptr ? std::max(1, std::atoi(std::getenv("PN_TEST_EVERY"))) : 1;
+  return value;
+}
 
 using second::Bytes;
 using second::Weights;

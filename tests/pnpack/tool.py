@@ -33,6 +33,13 @@ ENVIRONMENT.setdefault("UBSAN_OPTIONS", "halt_on_error=1:exitcode=99:print_stack
 # Cases that are one of thousands of a kind: every EVERY-th of them runs. More than 1 for a slow build of the program
 # (sanitizers), where a faster one runs them all.
 EVERY = int(os.environ.get("PN_TEST_EVERY", "1"))
+
+
+def some(cases):
+    """Of cases of one kind those that run: every EVERY-th of a list, or of the items of a dictionary."""
+    return list(cases.items() if isinstance(cases, dict) else cases)[::EVERY]
+
+
 SANITIZER = re.compile(rb"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|runtime error:")
 
 

@@ -20,10 +20,19 @@ inline uint4 load_streaming(const uint4* p, host_cuda::Site site = host_cuda::Si
   return *host_cuda::aligned(p, site);
 }
 
+template <class V>
+V load_shared_lines(const std::uint8_t* p, host_cuda::Site site = host_cuda::Site::here()) {
+  return *host_cuda::aligned(reinterpret_cast<const V*>(p), site);
+}
+
 // Sums in double, k after k on top of d, rounded once. (A GPU's sums differ in their last bits.)
 inline void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
                          host_cuda::Site site = host_cuda::Site::here()) {
-  host_cuda::engine::mma_m16n8k16(d, a, b0, b1, site);
+  host_cuda::engine::mma_m16n8k16(host_cuda::engine::Factors::f16, d, a, b0, b1, site);
+}
+inline void mma_m16n8k16_bf16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
+                              host_cuda::Site site = host_cuda::Site::here()) {
+  host_cuda::engine::mma_m16n8k16(host_cuda::engine::Factors::bf16, d, a, b0, b1, site);
 }
 
 template <class... Parameters, class... Arguments>

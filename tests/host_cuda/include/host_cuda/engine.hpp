@@ -85,8 +85,10 @@ void shuffle(const char* operation, unsigned mask, void* value, std::size_t byte
 // Lanes of `mask` whose predicate holds, in `held`; returns those that took part.
 unsigned vote(const char* operation, unsigned mask, bool predicate, unsigned& held, Site site);
 
-// pncuda::mma_m16n8k16.
-void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, Site site);
+// pncuda::mma_m16n8k16 and mma_m16n8k16_bf16.
+enum class Factors { f16, bf16 };
+void mma_m16n8k16(Factors factors, float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
+                  Site site);
 
 }  // namespace engine
 }  // namespace host_cuda

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -75,10 +76,20 @@ struct LaunchRecord {
   bool captured;
 };
 
+// What a stream was given: a kernel ("launch"), a product of matrices ("cublasGemmEx"), a copy, the record of an event
+// or the wait for one.
+struct WorkRecord {
+  std::string name;
+  cudaStream_t stream;
+  cudaEvent_t event;  // or null
+  bool captured;
+};
+
 struct Calls {
   std::map<std::string, std::size_t> counts;  // by name: "cudaMalloc"; kernels are "launch"
   std::vector<std::string> in_capture;        // names of the calls made while a stream captured, in order
   std::vector<LaunchRecord> launches;         // those that were accepted
+  std::vector<WorkRecord> work;               // of all streams, in the order of the calls; what was accepted
   std::uint64_t switches = 0;                 // between fibers
   std::size_t count(const std::string& name) const {
     const auto found = counts.find(name);
@@ -94,9 +105,17 @@ void fail_next(const std::string& name, cudaError_t error);
 // Bytes of device memory that are allocated.
 std::size_t allocated_bytes();
 
+// What events take for the time, in milliseconds, when they are recorded; an empty function: wall time.
+void set_clock(std::function<double()> clock);
+
 // ---- Capture: shorter than CUDA's own functions, which work too ----
 
 void begin_capture(cudaStream_t stream);  // not the default stream, as in CUDA
+
+// In what order a graph's operations run, of all that its streams and events allow. forward: as they were recorded.
+// reverse: each time the last recorded of those that need not wait, so that a stream that is given work later runs
+// ahead as far as events let it. Whatever the order, results must be the same: if not, a wait for an event is missing.
+void set_graph_order(Order order);
 
 // What was recorded; nothing has run yet. `error` is what CUDA would say at the end of the capture.
 class Graph {

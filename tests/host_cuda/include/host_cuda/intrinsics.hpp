@@ -111,6 +111,19 @@ void __stcs(T* p, T value, host_cuda::Site site = host_cuda::Site::here()) {
   *host_cuda::aligned(p, site) = value;
 }
 
+// ---- Atomics; no order but of the one place (relaxed), as on a device ----
+
+inline unsigned atomicAdd(unsigned* p, unsigned value, host_cuda::Site site = host_cuda::Site::here()) {
+  return __atomic_fetch_add(host_cuda::aligned(p, site), value, __ATOMIC_RELAXED);
+}
+inline unsigned long long atomicMin(unsigned long long* p, unsigned long long value,
+                                    host_cuda::Site site = host_cuda::Site::here()) {
+  unsigned long long before = __atomic_load_n(host_cuda::aligned(p, site), __ATOMIC_RELAXED);
+  while (value < before && !__atomic_compare_exchange_n(p, &before, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return before;
+}
+
 // ---- Bits ----
 
 inline unsigned __float_as_uint(float v) { return pn::detail::bit_cast<unsigned>(v); }

@@ -1,9 +1,10 @@
-// libpncuda: what api.cu and blas.cu ask of their arguments.
-#ifndef PNCUDA_CHECKS_HPP
-#define PNCUDA_CHECKS_HPP
+// libpncuda: what api.cu and api_p12.cu share: checks of arguments, and the calls from one to the other.
+#ifndef PNCUDA_API_HPP
+#define PNCUDA_API_HPP
 
 #include <pncuda/pncuda.h>
 
+#include <pncuda/decode_p12.cuh>
 #include <pncuda/decode_pn.cuh>
 
 #include "kernels.hpp"
@@ -35,9 +36,21 @@ bool with_block_type(int type, Body&& body) {
     return false;
   return true;
 }
-inline std::int64_t block_size_of(int type) {
-  return static_cast<std::int64_t>(type == PNCUDA_PN3T ? pn::pn3t::block_size : pn::pn4t::block_size);
+
+// Blocks of a type of weights.
+struct BlockLayout {
+  std::int64_t weights, bytes, alignment;  // of addresses and strides
+};
+inline bool is_bf16_type(int type) { return type == PNCUDA_BF16_P12 || type == PNCUDA_BF16_PLAIN; }
+inline bool is_weights_type(int type) { return type == PNCUDA_PN3T || type == PNCUDA_PN4T || is_bf16_type(type); }
+inline BlockLayout layout_of(int type) {
+  if (type == PNCUDA_BF16_P12) return {p12_block_weights, p12_block_bytes, 8};
+  if (type == PNCUDA_BF16_PLAIN) return {p12_block_weights, p12_block_weights * 2, 16};
+  return {static_cast<std::int64_t>(type == PNCUDA_PN3T ? pn::pn3t::block_size : pn::pn4t::block_size), block_bytes, 2};
 }
+
+// Whether rows * stride (both not negative) and a bit more fit an address.
+inline bool fits(std::int64_t rows, std::int64_t stride) { return stride == 0 || rows <= (INT64_MAX >> 4) / stride; }
 
 // The current device, prepared.
 pncuda_status current_device(const Device*& device);
@@ -51,6 +64,11 @@ pncuda_status check_elements(const void* p, std::int64_t stride, int type, std::
 
 pncuda_status check_hadamard_block(int block, std::int64_t k);
 
+// api_p12.cu: BF16_P12 and plain BF16. The arguments and their weights are there and have their sizes, no more.
+cudaError_t prepare_p12(const Device& device);
+pncuda_status gemv_p12(const pncuda_gemv_args& args, pncuda_stream stream);
+pncuda_status gemv_p12_query(const pncuda_gemv_args& args, pncuda_gemv_plan& plan);
+
 }  // namespace pncuda
 
-#endif  // PNCUDA_CHECKS_HPP
+#endif  // PNCUDA_API_HPP
