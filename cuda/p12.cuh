@@ -183,6 +183,8 @@ struct TaskRows {
   int matrix;
   std::int64_t first;  // row
 };
+
+// Tasks of `rows` rows for each matrix; with silu half of them are rows of the gate.
 inline void set_tasks(P12Args& args, int rows) {
   if (args.silu) rows /= 2;
   for (int i = 0; i < args.count; ++i) args.matrices[i].tasks = (args.matrices[i].rows + rows - 1) / rows;
@@ -192,6 +194,7 @@ __host__ __device__ __forceinline__ std::int64_t tasks_of(const P12Args& args) {
   if (!args.silu) tasks += args.matrices[1].tasks + args.matrices[2].tasks;
   return tasks;
 }
+
 // Rows of half `half` (0, 1) of task `task` (over all matrices), which has `rows` rows in all.
 __device__ __forceinline__ TaskRows task_rows(const P12Args& args, std::int64_t task, int half, int rows) {
   if (args.silu) return {half, task * (rows / 2)};
