@@ -147,7 +147,7 @@ PN_HOST_DEVICE inline void patch_p12_word(const P12Head& head, const P12Word& wo
     const std::uint32_t exponents = ((j < 2 ? codes : codes >> 8) & 0x00FF00FFu) + base;  // 9 bits in each half
     pairs[j] = detail::p12_pair(pairs[j], exponents << 7);
   }
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
 #pragma unroll 1  // rare: few registers rather than speed
 #endif
   for (int i = 0; i < static_cast<int>(head.listed()); ++i) {
