@@ -42,11 +42,19 @@ Bf16s normal_numbers(std::size_t count, float scale, unsigned seed) {
   return made;
 }
 
-// Memory of the current device, with a copy of what `host` holds, if anything; it goes with the process.
+// What on_device has given, until the end of the program.
+struct Allocated : std::vector<void*> {
+  ~Allocated() {
+    for (void* const memory : *this) cudaFree(memory);
+  }
+} allocated;
+
+// Memory of the current device, with a copy of what `host` holds, if anything.
 template <class T>
 T* on_device(std::size_t count, const T* host = nullptr) {
   void* memory = nullptr;
   require(cudaMalloc(&memory, count * sizeof(T)));
+  allocated.push_back(memory);
   if (host != nullptr) require(cudaMemcpy(memory, host, count * sizeof(T), cudaMemcpyHostToDevice));
   return static_cast<T*>(memory);
 }
