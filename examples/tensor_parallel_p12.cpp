@@ -42,12 +42,7 @@ Bf16s normal_numbers(std::size_t count, float scale, unsigned seed) {
   return made;
 }
 
-// What on_device has given, until the end of the program.
-struct Allocated : std::vector<void*> {
-  ~Allocated() {
-    for (void* const memory : *this) cudaFree(memory);
-  }
-} allocated;
+std::vector<void*> allocated;  // by on_device; the end of main() frees it
 
 // Memory of the current device, with a copy of what `host` holds, if anything.
 template <class T>
@@ -172,6 +167,7 @@ int main() {
       if (!(error <= largest)) largest = error;
     }
   }
+  for (void* const memory : allocated) require(cudaFree(memory));
   std::printf("%d device(s); halves of h are %s; largest error of y: %.1e * S\n", devices[1] + 1,
               same ? "the whole" : "NOT the whole", largest);
   return same && largest <= (double{inner} / 512 + 16) * 0x1p-22 ? 0 : 1;
