@@ -422,8 +422,8 @@ def listed():
         out.append(Listed(name, "gemv_tensor", {"sm_80": budget, "sm_90": budget}, T=fmt, repacked=repacked,
                           two_parts=False))
     # BF16_P12. On sm_60 and 75 the limit is what the card allows.
-    for tokens, budgets in {1: {"sm_60": 13.2, "sm_75": None, "sm_90": 5.75}, 2: {"sm_60": None, "sm_75": None, "sm_90": None},
-                            4: {"sm_60": None, "sm_75": None, "sm_90": None}}.items():
+    archs = {"sm_60": None, "sm_75": None, "sm_90": None}
+    for tokens, budgets in {1: {**archs, "sm_60": 13.2, "sm_90": 5.75}, 2: archs, 4: archs}.items():
         out.append(Listed(f"p12 multiply-adds, {tokens} token{'s' if tokens > 1 else ''}", "p12_ffma", budgets, W="p12",
                           tokens=tokens))
     for tiles, budget in {1: 3.3, 2: None, 4: None}.items():
@@ -467,8 +467,8 @@ class Figure:
     @property
     def short(self):
         """The name without its namespaces and parameters."""
-        return re.sub(r"\(pncuda::\w+\)$", "", self.text).removeprefix("void ").replace("(anonymous namespace)::", "").replace(
-            "pncuda::", "")
+        text = re.sub(r"\(pncuda::\w+\)$", "", self.text).removeprefix("void ")
+        return text.replace("(anonymous namespace)::", "").replace("pncuda::", "")
 
     def record(self):
         return {"weights_per_turn": round(self.weights), "instructions_per_weight": round(self.instructions, 3),

@@ -117,8 +117,12 @@ pncuda_status check_fused(const pncuda_fused_args* args, bool shape_only, const 
   return PNCUDA_OK;
 }
 
+// To the tokens of the next launch; pointers may be null in a query.
 void advance(const void*& p, std::int64_t bytes) {
   if (p != nullptr) p = static_cast<const unsigned char*>(p) + bytes;
+}
+void advance(void*& p, std::int64_t bytes) {
+  if (p != nullptr) p = static_cast<unsigned char*>(p) + bytes;
 }
 
 // Calls body(plan, args) for every launch.
@@ -136,9 +140,7 @@ pncuda_status for_each_launch(const Device& device, const P12Multiply& multiply,
     advance(args.x, args.tokens * args.x_stride);
     for (P12Matrix& matrix : args.matrices) {
       advance(matrix.residual, args.tokens * matrix.residual_stride);
-      const void* y = matrix.y;
-      advance(y, args.tokens * matrix.y_stride);
-      matrix.y = const_cast<void*>(y);
+      advance(matrix.y, args.tokens * matrix.y_stride);
     }
   }
   return PNCUDA_OK;

@@ -23,6 +23,12 @@ __device__ __forceinline__ float bits_to_float(unsigned short bits, int type) {
                             : __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
 }
 
+// The two numbers of a register, the one in its low half first.
+__device__ __forceinline__ float2 pair_to_floats(std::uint32_t pair, int type) {
+  if (type == PNCUDA_F16) return make_float2(half_bits_to_float(pair & 0xFFFFu), half_bits_to_float(pair >> 16));
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u));
+}
+
 // Reads element i of p. The type is the same for all threads, and one copy of the code serves all three.
 __device__ __forceinline__ float load_element(const void* p, int type, std::int64_t i) {
   if (type == PNCUDA_F32) return __ldg(static_cast<const float*>(p) + i);
@@ -58,6 +64,21 @@ __device__ __forceinline__ void copy_element(void* to, const void* from, int typ
     static_cast<std::uint32_t*>(to)[i] = static_cast<const std::uint32_t*>(from)[i];
   else
     static_cast<unsigned short*>(to)[i] = static_cast<const unsigned short*>(from)[i];
+}
+
+// Number i of a list of int32_t or int64_t.
+__device__ __forceinline__ std::int64_t load_id(const void* ids, int id_bytes, std::int64_t i) {
+  return id_bytes == 4 ? __ldg(static_cast<const std::int32_t*>(ids) + i)
+                       : static_cast<std::int64_t>(__ldg(static_cast<const long long*>(ids) + i));
+}
+
+// The sum over groups of `lanes` neighbouring lanes, pairwise, the farthest first. All lanes of the warp.
+template <int lanes = warp_size>
+__device__ __forceinline__ float add_lanes(float value) {
+#pragma unroll
+  for (int offset = lanes / 2; offset > 0; offset /= 2)
+    value = __fadd_rn(value, __shfl_xor_sync(all_lanes, value, offset));
+  return value;
 }
 
 // Row `row` of a matrix of elements, `stride` bytes from row to row.

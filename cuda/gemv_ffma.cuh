@@ -332,10 +332,7 @@ __global__ void __launch_bounds__(256, 2) gemv_ffma(const GemvArgs args) {
     for (int r = 0; r < rows; ++r)
 #pragma unroll
       for (int m = 0; m < tokens; ++m) {
-        float value = result[r][m];
-#pragma unroll
-        for (int offset = warp_size / 2; offset > 0; offset /= 2)
-          value = __fadd_rn(value, __shfl_xor_sync(all_lanes, value, offset));
+        const float value = add_lanes(result[r][m]);
         if (lane == 0 && active && first + r < args.weights.rows && m < args.tokens)
           store_element(row_at(args.y, args.y_stride, m), args.y_type, first + r,
                         value * (half2 ? half_result : float_result));

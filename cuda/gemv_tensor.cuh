@@ -67,10 +67,8 @@ struct GlobalPairs {
   __device__ __forceinline__ float2 operator()(std::int64_t column) const {
     if (!aligned) return make_float2(load_element(x, type, column), load_element(x, type, column + 1));
     if (type == PNCUDA_F32) return __ldg(reinterpret_cast<const float2*>(static_cast<const float*>(x) + column));
-    const std::uint32_t bits =
-        __ldg(reinterpret_cast<const unsigned int*>(static_cast<const unsigned short*>(x) + column));
-    if (type == PNCUDA_F16) return make_float2(half_bits_to_float(bits & 0xFFFFu), half_bits_to_float(bits >> 16));
-    return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xFFFF0000u));
+    return pair_to_floats(__ldg(reinterpret_cast<const unsigned int*>(static_cast<const unsigned short*>(x) + column)),
+                          type);
   }
 };
 struct RotatedPairs {

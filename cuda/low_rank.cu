@@ -25,9 +25,7 @@ __global__ void __launch_bounds__(threads) a_times_x(const LowRank what) {
 #pragma unroll 4
   for (std::int64_t i = threadIdx.x; i < what.k; i += threads)
     sum = fmaf(load_element(a, what.factor_type, i), load_element(x, what.x_type, i), sum);
-#pragma unroll
-  for (int offset = warp_size / 2; offset > 0; offset /= 2)
-    sum = __fadd_rn(sum, __shfl_xor_sync(all_lanes, sum, offset));
+  sum = add_lanes(sum);
   if (lane == 0) sums[warp] = sum;
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -56,9 +54,7 @@ __global__ void __launch_bounds__(threads) add_b_times(const LowRank what) {
       for (int r = part; r < what.rank; r += lanes_of_row)
         sum = fmaf(load_element(b, what.factor_type, r), __ldg(products + r), sum);
     }
-#pragma unroll
-    for (int offset = lanes_of_row / 2; offset > 0; offset /= 2)
-      sum = __fadd_rn(sum, __shfl_xor_sync(all_lanes, sum, offset));
+    sum = add_lanes<lanes_of_row>(sum);
     if (part != 0 || n >= what.n) continue;
     if (scale == 0.0f && base != nullptr) {
       copy_element(y, base, what.y_type, n);

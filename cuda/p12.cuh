@@ -168,10 +168,9 @@ __device__ __forceinline__ void load_eight(const void* x, int type, std::int64_t
     const std::uint32_t pairs[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      v[2 * j] =
-          type == PNCUDA_F16 ? half_bits_to_float(pairs[j] & 0xFFFFu) : __uint_as_float(bf16_low_as_f32(pairs[j]));
-      v[2 * j + 1] =
-          type == PNCUDA_F16 ? half_bits_to_float(pairs[j] >> 16) : __uint_as_float(bf16_high_as_f32(pairs[j]));
+      const float2 pair = pair_to_floats(pairs[j], type);
+      v[2 * j] = pair.x;
+      v[2 * j + 1] = pair.y;
     }
   }
 }

@@ -61,10 +61,7 @@ __global__ void __launch_bounds__(threads) p12_decode(const Matrix weights, cons
   const std::int64_t words = (what.first_column + what.columns + 7) / 8 - first_word;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * threads;
   for (std::int64_t i = blockIdx.y; i < what.rows; i += gridDim.y) {
-    std::int64_t row = what.first_row + i;
-    if (what.ids != nullptr)
-      row = what.id_bytes == 4 ? __ldg(static_cast<const std::int32_t*>(what.ids) + i)
-                               : static_cast<std::int64_t>(__ldg(static_cast<const long long*>(what.ids) + i));
+    const std::int64_t row = what.ids == nullptr ? what.first_row + i : load_id(what.ids, what.id_bytes, i);
     const bool exists = row >= 0 && row < weights.rows;
     void* const out = row_at(what.out, what.out_stride, i);
     for (std::int64_t word = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; word < words;

@@ -132,10 +132,7 @@ __device__ __forceinline__ void finish(const P12Args& args, std::int64_t task, i
 #pragma unroll
   for (int m = 0; m < tokens; ++m)
 #pragma unroll
-    for (int r = 0; r < rows; ++r)
-#pragma unroll
-      for (int offset = warp_size / 2; offset > 0; offset /= 2)
-        sum[r][m] = __fadd_rn(sum[r][m], __shfl_xor_sync(all_lanes, sum[r][m], offset));
+    for (int r = 0; r < rows; ++r) sum[r][m] = add_lanes(sum[r][m]);
   if (lane != 0) return;
   TaskRows of[rows];
 #pragma unroll

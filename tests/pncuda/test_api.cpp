@@ -765,21 +765,7 @@ TEST_CASE("api: prepare from several threads at once", "[api]") {
 // Launches from several host threads do not disturb each other.
 TEST_CASE("api: launches from several threads at once", "[api]") {
   Setup s;
-  const auto want = testing::gemv(s.weights, s.x);
-  std::vector<std::thread> threads;
-  std::vector<int> wrong(2, 0);
-  for (std::size_t i = 0; i < wrong.size(); ++i)
-    threads.emplace_back([&, i] {
-      std::vector<float> y(60);
-      for (int turn = 0; turn < 5; ++turn) {
-        pncuda_gemv_args args = s.gemv;
-        args.y = y.data();
-        wrong[i] += pncuda_gemv(&args, nullptr) != PNCUDA_OK;
-        for (std::size_t n = 0; n < y.size(); ++n) wrong[i] += bits_of(y[n]) != want[n];
-      }
-    });
-  for (auto& thread : threads) thread.join();
-  for (const int count : wrong) REQUIRE(count == 0);
+  check_from_several_threads(s.gemv, testing::gemv(s.weights, s.x));
 }
 
 // Last in this file, as it looks at what the others have seen; with a filter it says nothing.

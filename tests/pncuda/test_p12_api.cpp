@@ -102,7 +102,6 @@ struct Setup {
   ~Setup() { cudaFree(first_bad); }
   // gemv; fused, silu, experts; pack; low rank; decode.
   void right() {
-    only_experts_of_ten_rows(true);
     REQUIRE(pncuda_gemv(&gemv, nullptr) == PNCUDA_OK);
     REQUIRE(pncuda_fused(&fused, nullptr) == PNCUDA_OK);
     REQUIRE(run_silu() == PNCUDA_OK);
@@ -111,7 +110,6 @@ struct Setup {
     REQUIRE(pncuda_low_rank(&low_rank, nullptr) == PNCUDA_OK);
     REQUIRE(pncuda_decode(&decode, nullptr) == PNCUDA_OK);
   }
-  void only_experts_of_ten_rows(bool) {}
   pncuda_status run_silu(pncuda_stream stream = nullptr) {
     pncuda_fused_matrix two[3] = {silu.matrices == nullptr ? matrices[0] : silu.matrices[0], matrices[1], matrices[2]};
     if (!keep_second) {
@@ -745,21 +743,7 @@ TEST_CASE("api: p12: a device that is not prepared, errors of CUDA's", "[api]") 
 
 TEST_CASE("api: p12: launches from several threads at once", "[api]") {
   Setup s;
-  const auto want = testing::gemv(s.weights, s.x);
-  std::vector<std::thread> threads;
-  std::vector<int> wrong(2, 0);
-  for (std::size_t i = 0; i < wrong.size(); ++i)
-    threads.emplace_back([&, i] {
-      std::vector<float> y(60);
-      for (int turn = 0; turn < 5; ++turn) {
-        pncuda_gemv_args args = s.gemv;
-        args.y = y.data();
-        wrong[i] += pncuda_gemv(&args, nullptr) != PNCUDA_OK;
-        for (std::size_t n = 0; n < y.size(); ++n) wrong[i] += bits_of(y[n]) != want[n];
-      }
-    });
-  for (auto& thread : threads) thread.join();
-  for (const int count : wrong) REQUIRE(count == 0);
+  check_from_several_threads(s.gemv, testing::gemv(s.weights, s.x));
 }
 
 }  // namespace

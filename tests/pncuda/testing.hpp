@@ -14,6 +14,7 @@
 #include <memory>
 #include <pn/pn.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "../pn/testing.hpp"
@@ -452,6 +453,55 @@ inline std::vector<std::uint32_t> gemv(const pncuda_weights& weights, const Acti
   for (int64_t m = 0; m < x.tokens(); ++m)
     for (int64_t n = 0; n < weights.rows; ++n) bits.push_back(load_bits(options.y_type, y.row(m), n));
   return bits;
+}
+
+// The call gives these bits of fp32 from two host threads at once, again and again; its results lie without gaps.
+inline void check_from_several_threads(const pncuda_gemv_args& call, const std::vector<std::uint32_t>& want) {
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(2, 0);
+  for (std::size_t i = 0; i < wrong.size(); ++i)
+    threads.emplace_back([&, i] {
+      std::vector<float> y(want.size());
+      for (int turn = 0; turn < 5; ++turn) {
+        pncuda_gemv_args args = call;
+        args.y = y.data();
+        wrong[i] += pncuda_gemv(&args, nullptr) != PNCUDA_OK;
+        for (std::size_t n = 0; n < y.size(); ++n) wrong[i] += bits_of(y[n]) != want[n];
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  for (const int count : wrong) REQUIRE(count == 0);
+}
+
+// ---- Looking rows up ----
+
+// Ids in and out of range of 37 rows, some twice, as 4 or 8 bytes each: check_row(id, bytes of the result) for those
+// that exist, NaN for the others.
+template <class CheckRow>
+void check_get_rows(const pncuda_weights& weights, int id_bytes, int out_type, CheckRow&& check_row) {
+  REQUIRE(weights.rows == 37);
+  std::vector<int64_t> ids = {36, 0, 5, 5, 16, 15, -1, 37, 31, 32, 33, INT32_MIN, INT32_MAX, 7};
+  if (id_bytes == 8) ids.insert(ids.end(), {INT64_MIN, INT64_MAX, (int64_t{1} << 32) + 3, -(int64_t{1} << 32) + 3});
+  std::vector<uint8_t> bytes;
+  for (const int64_t id : ids)
+    for (int i = 0; i < id_bytes; ++i) bytes.push_back(static_cast<uint8_t>(id >> (8 * i)));
+  const Input id_memory(bytes, id_bytes);
+  const int64_t count = int64_t(ids.size()), row = weights.k * bytes_of(out_type);
+  const Output out(count, row, row + bytes_of(out_type), bytes_of(out_type));
+  const pncuda_get_rows_args args{sizeof args, &weights, id_memory.data(), count,
+                                  id_bytes,    out_type, out.data(),       out.stride()};
+  CAPTURE(weights.type, weights.layout, weights.k, name_of(out_type), id_bytes);
+  REQUIRE(pncuda_get_rows(&args, nullptr) == PNCUDA_OK);
+  REQUIRE(out.intact());
+  for (int64_t i = 0; i < count; ++i) {
+    if (ids[size(i)] >= 0 && ids[size(i)] < weights.rows) {
+      check_row(ids[size(i)], out.row(i));
+    } else {
+      for (int64_t e = 0; e < weights.k; ++e)
+        REQUIRE(std::isnan(value_of(out_type, load_bits(out_type, out.row(i), e))));
+    }
+  }
+  REQUIRE(id_memory.unchanged());
 }
 
 }  // namespace testing
