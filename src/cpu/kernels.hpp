@@ -35,11 +35,11 @@ struct Multiply {
   float* y;
   std::size_t y_stride;  // bytes between tokens
 
-  const Bytes* row(std::size_t n) const { return weights + n * stride; }
-  const Bytes* token(std::size_t m) const {
+  PN_CPU_INLINED const Bytes* row(std::size_t n) const { return weights + n * stride; }
+  PN_CPU_INLINED const Bytes* token(std::size_t m) const {
     return reinterpret_cast<const Bytes*>(x) + sizeof(Prepared) + m * x->token_bytes;
   }
-  void store(std::size_t m, std::size_t n, float value) const {
+  PN_CPU_INLINED void store(std::size_t m, std::size_t n, float value) const {
     __builtin_memcpy(reinterpret_cast<Bytes*>(y) + m * y_stride + n * sizeof value, &value, sizeof value);
   }
 };

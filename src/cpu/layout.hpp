@@ -5,11 +5,15 @@
 
 #include <pn/cpu.hpp>
 
+// Of every function here and in kernels.hpp that kernels call: files compiled for an instruction set must not give the
+// linker a copy of it to choose, not even without optimisation.
+#define PN_CPU_INLINED __attribute__((always_inline))
+
 namespace pn::cpu {
 
 using Bytes = std::uint8_t;
 
-constexpr std::size_t round_up(std::size_t n, std::size_t to) noexcept { return (n + to - 1) / to * to; }
+PN_CPU_INLINED constexpr std::size_t round_up(std::size_t n, std::size_t to) noexcept { return (n + to - 1) / to * to; }
 
 // Activations::f32, PN: float [block][code of the word][word].
 
@@ -25,7 +29,7 @@ struct I16Layout {
   std::size_t sums_at;
   std::size_t scale_at;
   std::size_t bytes;
-  constexpr explicit I16Layout(std::size_t blocks) noexcept
+  PN_CPU_INLINED constexpr explicit I16Layout(std::size_t blocks) noexcept
       : sums_at(round_up(blocks, 2) * block_bytes),
         scale_at(sums_at + round_up(blocks, 2) * sums_bytes),
         bytes(round_up(scale_at + round_up(blocks, 2) * sizeof(float), 64)) {}
@@ -46,13 +50,13 @@ enum class Q8Layout : std::uint8_t { by_word, by_four };
 template <class T>
 struct Q8Record {
   static constexpr std::size_t array_bytes = 64;
-  static constexpr std::size_t arrays(Q8Layout layout) {
+  PN_CPU_INLINED static constexpr std::size_t arrays(Q8Layout layout) {
     return T::bits == 4 ? 2 : (layout == Q8Layout::by_word ? 6 : 3);
   }
   static constexpr std::size_t sums = T::bits == 4 ? 1 : 2;
-  static constexpr std::size_t sums_at(Q8Layout layout) { return arrays(layout) * array_bytes; }
-  static constexpr std::size_t scale_at(Q8Layout layout) { return sums_at(layout) + sums * 64; }
-  static constexpr std::size_t bytes(Q8Layout layout) { return scale_at(layout) + sums * 64; }
+  PN_CPU_INLINED static constexpr std::size_t sums_at(Q8Layout layout) { return arrays(layout) * array_bytes; }
+  PN_CPU_INLINED static constexpr std::size_t scale_at(Q8Layout layout) { return sums_at(layout) + sums * 64; }
+  PN_CPU_INLINED static constexpr std::size_t bytes(Q8Layout layout) { return scale_at(layout) + sums * 64; }
 };
 
 // by_word: which code of its word byte i of a 4-byte lane holds; -1: none. Arrays: pn4t low, high; pn3t A, B, C.
