@@ -7,15 +7,16 @@ usage() {
 usage: tests/run.sh [--all]
 
 Installs what is missing (Debian packages), then for each of the presets gcc, clang and sanitize (g++ with ASan and
-UBSan): configures, builds with warnings as errors, runs ctest. Before that, fuzzes for 20 seconds. Stops at the
-first failure. Build folders are build/<preset> and build/fuzz; what is up to date is not built again.
+UBSan): configures, builds with warnings as errors, runs ctest. Before that, fuzzes for 15 seconds. Stops at the
+first failure. Build folders are build/<preset> and build/fuzz-quick; what is up to date is not built again.
 
 Not everything runs everywhere. By ctest's labels:
   blackbox    the tests of pnpack from outside: with sanitizers only
   many        those of them that have hundreds or thousands of cases of a kind: all with g++, a part with sanitizers
-  orders      CUDA kernels in a second and third order of threads: with g++ only; the first order with sanitizers, too
   once        what says the same whoever compiled: with g++ only
   long        only with --all
+The tool is built with clang++ for the fuzzers; the preset clang leaves it out, and gcc the replays of what fuzzers
+found, as they have just been replayed. With --all both are there.
 tests/README.md says of which tests a part runs.
 
   --all       run the long tests too, all of them with g++ and all but `once` with sanitizers, and leave no case out
@@ -82,17 +83,22 @@ step() {
   seconds=$((SECONDS - started))
 }
 
-step "fuzz: 3 s for each target" tests/fuzz/run.sh 3
+step "fuzz: 3 s for each target" tests/fuzz/run.sh --quick 3
 for preset in gcc clang sanitize; do
   case $preset-$all in
     gcc-OFF) skipped="long|blackbox" ;;
-    clang-OFF) skipped="long|blackbox|many|orders|once" ;;
-    sanitize-OFF) skipped="long|orders|once" ;;
+    clang-OFF) skipped="long|blackbox|many|once" ;;
+    sanitize-OFF) skipped="long|once" ;;
     gcc-ON) skipped=none ;;
     clang-ON) skipped="blackbox|many|once" ;;
     sanitize-ON) skipped=once ;;
   esac
-  step "$preset: configure" cmake --preset "$preset" -DPN_TESTS_IN_FULL=$all
+  options=(-DPN_TESTS_IN_FULL=$all)
+  case $preset in
+    gcc) options+=(-DPN_FUZZ_REPLAYS=$all) ;;
+    clang) options+=(-DPN_TOOL=$all) ;;
+  esac
+  step "$preset: configure" cmake --preset "$preset" "${options[@]}"
   step "$preset: build" cmake --build --preset "$preset" --parallel "$jobs"
   step "$preset: test" ctest --preset "$preset" -j "$jobs" -LE "^($skipped)$"
 done

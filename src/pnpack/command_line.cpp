@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <memory>
 #include <pn/hadamard.hpp>
 #include <pn/version.hpp>
 #include <thread>
@@ -180,50 +182,7 @@ std::string roff_lines(const std::string& text) {
   return out;
 }
 
-}  // namespace
-
-const std::vector<Verb>& verbs() {
-  static const std::vector<Verb> all{
-      {"pack", "BF16 -> BF16_P12, lossless; each tensor is unpacked and compared first", pack, true},
-      {"unpack", "BF16_P12 -> BF16: the files that were packed; PN -> F32, F16 or BF16", unpack, true},
-      {"quantize", "F32, F16, BF16, BF16_P12 -> PN (pn3t, pn4t), by rules also Q8_0", quantize, true},
-      {"verify", "compare every tensor of a packed model with the original", verify, false},
-      {"check", "validate the structure and every packed block of a model", check, false},
-      {"inspect", "list the tensors of a model", inspect, false},
-      {"scan", "tell which tensors would fit BF16_P12, why not, and how full they are", scan, false},
-      {"diff", "tell which tensors of two models differ, in how many weights, and where", diff, false},
-  };
-  return all;
-}
-
-std::unique_ptr<CLI::App> make_command_line(Options& options, const Verb*& chosen) {
-  options.threads = std::max(1u, std::thread::hardware_concurrency());
-  auto app = std::make_unique<CLI::App>(description, "pnpack");
-  app->footer(fmt::format("{}\n{}\n{}", about_models, about_exit, about_options));
-  app->require_subcommand(1);
-  app->get_formatter()->column_width(26);
-  app->get_formatter()->label("SUBCOMMAND", "VERB");
-  app->get_formatter()->label("Positionals", "Arguments");
-  app->get_formatter()->label("REQUIRED", "");
-  app->set_help_flag("-h,--help", "print this text");
-  app->set_version_flag("--version",
-                        fmt::format("pnpack {}.{}.{}", PN_VERSION_MAJOR, PN_VERSION_MINOR, PN_VERSION_PATCH),
-                        "print the version");
-  app->add_flag_callback(
-         "--man", [page = app.get()] { throw CLI::CallForVersion(manual_page(*page), 0); },
-         "print the manual page (roff: pnpack --man | man -l -)")
-      ->trigger_on_parse();
-  for (const Verb& verb : verbs()) {
-    CLI::App* sub = app->add_subcommand(verb.name, verb.text);
-    sub->group("Verbs");
-    add_files(*sub, verb, options);
-    add_own_options(*sub, verb, options);
-    add_common_options(*sub, verb, options);
-    sub->callback([&chosen, &verb] { chosen = &verb; });
-  }
-  return app;
-}
-
+// The manual page, in roff.
 std::string manual_page(const CLI::App& app) {
   std::string page = fmt::format(".TH PNPACK 1 \"\" \"pn {}.{}.{}\" \"User Commands\"\n.nh\n.ad l\n", PN_VERSION_MAJOR,
                                  PN_VERSION_MINOR, PN_VERSION_PATCH);
@@ -254,6 +213,80 @@ std::string manual_page(const CLI::App& app) {
         "pnpack unpack model.p12.gguf restored.gguf", "pnpack quantize model model-pn4t --type pn4t"})
     page += roff(line) + "\n";
   return page + ".EE\n";
+}
+
+// An application that fills `options` and sets `chosen` to the verb. Both must outlive it.
+std::unique_ptr<CLI::App> make_command_line(Options& options, const Verb*& chosen) {
+  options.threads = std::max(1u, std::thread::hardware_concurrency());
+  auto app = std::make_unique<CLI::App>(description, "pnpack");
+  app->footer(fmt::format("{}\n{}\n{}", about_models, about_exit, about_options));
+  app->require_subcommand(1);
+  app->get_formatter()->column_width(26);
+  app->get_formatter()->label("SUBCOMMAND", "VERB");
+  app->get_formatter()->label("Positionals", "Arguments");
+  app->get_formatter()->label("REQUIRED", "");
+  app->set_help_flag("-h,--help", "print this text");
+  app->set_version_flag("--version",
+                        fmt::format("pnpack {}.{}.{}", PN_VERSION_MAJOR, PN_VERSION_MINOR, PN_VERSION_PATCH),
+                        "print the version");
+  app->add_flag_callback(
+         "--man", [page = app.get()] { throw CLI::CallForVersion(manual_page(*page), 0); },
+         "print the manual page (roff: pnpack --man | man -l -)")
+      ->trigger_on_parse();
+  for (const Verb& verb : verbs()) {
+    CLI::App* sub = app->add_subcommand(verb.name, verb.text);
+    sub->group("Verbs");
+    add_files(*sub, verb, options);
+    add_own_options(*sub, verb, options);
+    add_common_options(*sub, verb, options);
+    sub->callback([&chosen, &verb] { chosen = &verb; });
+  }
+  return app;
+}
+
+// CLI11 says what is missing; for the first word, say what was found instead.
+std::string what_is_wrong(int argc, char** argv, const CLI::ParseError& error) {
+  std::vector<std::string> names;
+  for (const Verb& verb : verbs()) names.emplace_back(verb.name);
+  const std::string list = fmt::format("{}", fmt::join(names, ", "));
+  if (argc < 2) return "a verb is missing: " + list;
+  const std::string first = argv[1];
+  if (std::find(names.begin(), names.end(), first) != names.end()) return error.what();
+  if (first.rfind('-', 0) == 0)
+    return fmt::format("options follow the verb, but {} comes first (verbs: {})", first, list);
+  return fmt::format("there is no verb {} (verbs: {})", first, list);
+}
+
+}  // namespace
+
+const std::vector<Verb>& verbs() {
+  static const std::vector<Verb> all{
+      {"pack", "BF16 -> BF16_P12, lossless; each tensor is unpacked and compared first", pack, true},
+      {"unpack", "BF16_P12 -> BF16: the files that were packed; PN -> F32, F16 or BF16", unpack, true},
+      {"quantize", "F32, F16, BF16, BF16_P12 -> PN (pn3t, pn4t), by rules also Q8_0", quantize, true},
+      {"verify", "compare every tensor of a packed model with the original", verify, false},
+      {"check", "validate the structure and every packed block of a model", check, false},
+      {"inspect", "list the tensors of a model", inspect, false},
+      {"scan", "tell which tensors would fit BF16_P12, why not, and how full they are", scan, false},
+      {"diff", "tell which tensors of two models differ, in how many weights, and where", diff, false},
+  };
+  return all;
+}
+
+CommandLine parse_command_line(int argc, char** argv, Options& options) {
+  CommandLine asked;
+  const std::unique_ptr<CLI::App> app = make_command_line(options, asked.verb);
+  try {
+    app->parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const std::vector<CLI::App*> used = app->get_subcommands();
+    asked.text = used.empty() ? app->help() : used.front()->help("pnpack");
+  } catch (const CLI::CallForVersion& version) {
+    asked.text = std::string(version.what()) + "\n";
+  } catch (const CLI::ParseError& error) {
+    asked.error = what_is_wrong(argc, argv, error);
+  }
+  return asked;
 }
 
 }  // namespace pnpack

@@ -1,8 +1,6 @@
 // The options of the program and the text that explains them: the only place for both. Help and manual come from here.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,10 +18,14 @@ struct Verb {
 
 const std::vector<Verb>& verbs();
 
-// An application that fills `options` and sets `chosen` to the verb. Both must outlive it.
-std::unique_ptr<CLI::App> make_command_line(Options& options, const Verb*& chosen);
+// What a command line asks for: one of these.
+struct CommandLine {
+  const Verb* verb = nullptr;
+  std::string text;   // to print: help, version, manual page (roff)
+  std::string error;  // what is wrong with the command line
+};
 
-// The manual page, in roff.
-std::string manual_page(const CLI::App& app);
+// Fills `options` as far as it comes.
+CommandLine parse_command_line(int argc, char** argv, Options& options);
 
 }  // namespace pnpack

@@ -7,7 +7,6 @@
 #include <exception>
 #include <new>
 #include <string>
-#include <vector>
 
 #include "command_line.hpp"
 #include "io/error.hpp"
@@ -89,44 +88,24 @@ int run(const Verb& verb, Options& options) {
   return report.ok ? exit_done : exit_no;
 }
 
-// CLI11 says what is missing; for the first word, say what was found instead.
-std::string what_is_wrong(int argc, char** argv, const CLI::ParseError& error) {
-  std::vector<std::string> names;
-  for (const Verb& verb : pnpack::verbs()) names.emplace_back(verb.name);
-  const std::string list = fmt::format("{}", fmt::join(names, ", "));
-  if (argc < 2) return "a verb is missing: " + list;
-  const std::string first = argv[1];
-  if (std::find(names.begin(), names.end(), first) != names.end()) return error.what();
-  if (first.rfind('-', 0) == 0)
-    return fmt::format("options follow the verb, but {} comes first (verbs: {})", first, list);
-  return fmt::format("there is no verb {} (verbs: {})", first, list);
-}
-
 int run_command_line(int argc, char** argv) {
   Options options;
-  const Verb* chosen = nullptr;
-  const std::unique_ptr<CLI::App> app = pnpack::make_command_line(options, chosen);
-
-  try {
-    app->parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    const std::vector<CLI::App*> used = app->get_subcommands();
-    print(used.empty() ? app->help() : used.front()->help("pnpack"));
+  const pnpack::CommandLine asked = pnpack::parse_command_line(argc, argv, options);
+  if (!asked.text.empty()) {
+    print(asked.text);
     return exit_done;
-  } catch (const CLI::CallForVersion& version) {
-    print(std::string(version.what()) + "\n");
-    return exit_done;
-  } catch (const CLI::ParseError& error) {
+  }
+  if (!asked.error.empty()) {
     const bool json = std::find(argv, argv + argc, std::string("--json")) != argv + argc;
-    const std::string message = what_is_wrong(argc, argv, error);
-    if (json) return fail(true, exit_usage, Error(Fault::usage, options.input, message));
-    std::fputs(fmt::format("pnpack: {}\nRun pnpack --help for how to use it.\n", pnpack::printable(message)).c_str(),
-               stderr);
+    if (json) return fail(true, exit_usage, Error(Fault::usage, options.input, asked.error));
+    std::fputs(
+        fmt::format("pnpack: {}\nRun pnpack --help for how to use it.\n", pnpack::printable(asked.error)).c_str(),
+        stderr);
     return exit_usage;
   }
 
   try {
-    return run(*chosen, options);
+    return run(*asked.verb, options);
   } catch (const Error& error) {
     return fail(options.json, exit_status(error.fault()), error);
   } catch (const std::bad_alloc&) {

@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: tests/fuzz/run.sh SECONDS [TARGET]
+usage: tests/fuzz/run.sh [--quick] SECONDS [TARGET]
        tests/fuzz/run.sh --coverage [TARGET]
 
 Installs what is missing (Debian packages), builds with clang++, libFuzzer, ASan and UBSan into build/fuzz, writes the
@@ -19,6 +19,8 @@ exit status is 1.
   gguf         GGUF files through the reader and all verbs, against a second reader and the core alone
   safetensors  the same for safetensors files, alone and in models by an index
 
+  --quick      builds without optimisation, into build/fuzz-quick: for a few seconds that is less in all; and builds
+               pnpack too, so that clang++ has judged all of it
   --coverage   runs nothing: replays all inputs that were gathered and tells which lines of pn they reach
                (full listing: build/fuzz-coverage/TARGET.txt)
 
@@ -29,6 +31,15 @@ TEXT
 }
 
 coverage=false
+work=build/fuzz
+build_type=RelWithDebInfo
+also=()
+if [[ ${1:-} == --quick ]]; then
+  work=build/fuzz-quick
+  build_type=Debug
+  also=(pnpack)
+  shift
+fi
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
   --coverage) coverage=true ;;
@@ -61,7 +72,6 @@ install_needed
 
 # libFuzzer and the sanitizers come in a package of their own, named after clang's version: Debian 12 and later call it
 # libclang-rt-14-dev, earlier ones have it in libclang-common-11-dev.
-work=build/fuzz
 mkdir -p $work
 links() {
   echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >$work/probe.cpp
@@ -85,8 +95,8 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 # Short stacks of allocations: a third more runs per second.
 export ASAN_OPTIONS=malloc_context_size=3${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 # Leak detection needs ptrace, which some containers keep from us.
-if ! ./$work/probe -runs=1 >/dev/null 2>&1; then ASAN_OPTIONS+=:detect_leaks=0; fi
-rm -f $work/probe $work/probe.cpp $work/probe.log
+if ! LLVM_PROFILE_FILE=$work/probe.raw ./$work/probe -runs=1 >/dev/null 2>&1; then ASAN_OPTIONS+=:detect_leaks=0; fi
+rm -f $work/probe $work/probe.cpp $work/probe.log $work/probe.raw
 
 # The files that targets write: in memory where possible, and gone in the end even after a crash.
 scratch=$(mktemp -d -p "$(if [[ -d /dev/shm && -w /dev/shm ]]; then echo /dev/shm; else echo "${TMPDIR:-/tmp}"; fi)" pn-fuzz.XXXXXX)
@@ -98,14 +108,15 @@ build() {  # FOLDER TARGET... [-- OPTION...]
   local -a names=() options=()
   while (($# > 0)) && [[ $1 != -- ]]; do names+=("$1"); shift; done
   if (($# > 0)); then options=("${@:2}"); fi
-  cmake -S tests/fuzz -B "$folder" -DCMAKE_CXX_COMPILER=clang++ -DPN_WERROR=ON "${options[@]}" >"$folder/configure.log" 2>&1 ||
+  cmake -S tests/fuzz -B "$folder" -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=$build_type \
+    -DPN_WERROR=ON "${options[@]}" >"$folder/configure.log" 2>&1 ||
     { cat "$folder/configure.log" >&2; return 1; }
   cmake --build "$folder" --parallel "$jobs" --target "${names[@]}" >"$folder/build.log" 2>&1 ||
     { cat "$folder/build.log" >&2; return 1; }
 }
 
 echo "Building"
-build $work fuzz_seeds "${targets[@]/#/fuzz_}"
+build $work fuzz_seeds "${targets[@]/#/fuzz_}" "${also[@]}"
 ./$work/fuzz_seeds $work/seeds
 
 if $coverage; then

@@ -4,6 +4,9 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <vector>
 
 struct cublasContext {
   cudaStream_t stream = nullptr;
@@ -44,12 +47,23 @@ struct Matrix {
   }
 };
 
+// Each element once, with what is multiplied side by side: rows, or columns, of k.
+std::vector<double> elements(Matrix matrix, int lines, int k, bool rows) {
+  std::vector<double> values;
+  values.reserve(static_cast<std::size_t>(lines) * static_cast<std::size_t>(k));
+  for (int line = 0; line < lines; ++line)
+    for (int i = 0; i < k; ++i) values.push_back(rows ? matrix.at(line, i) : matrix.at(i, line));
+  return values;
+}
+
 void multiply(int m, int n, int k, double alpha, Matrix a, Matrix b, double beta, void* c, cudaDataType_t c_type,
               int ldc) {
+  const std::vector<double> left = elements(a, m, k, true), right = elements(b, n, k, false);
   for (int column = 0; column < n; ++column) {
     for (int row = 0; row < m; ++row) {
-      double sum = 0;
-      for (int i = 0; i < k; ++i) sum += a.at(row, i) * b.at(i, column);
+      const double sum =
+          std::inner_product(left.begin() + std::ptrdiff_t{row} * k, left.begin() + (std::ptrdiff_t{row} + 1) * k,
+                             right.begin() + std::ptrdiff_t{column} * k, 0.0);
       const auto place =
           static_cast<std::size_t>(column) * static_cast<std::size_t>(ldc) + static_cast<std::size_t>(row);
       const double old = beta == 0 ? 0 : beta * load(c, c_type, place);  // beta = 0: C is not read, NaN or not

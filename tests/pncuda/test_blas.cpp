@@ -1496,7 +1496,7 @@ struct Tune {
   }
 };
 
-TEST_CASE("blas: tuning measures both ways", "[blas]") {
+TEST_CASE("blas: tuning measures both ways", "[blas][tuning]") {
   const Tune t;
   // A GEMV of up to 32 tokens is one kernel here; unpacking and multiplying one kernel and one product.
   REQUIRE(t.matrix.rows() == 40);
@@ -1526,7 +1526,7 @@ TEST_CASE("blas: tuning measures both ways", "[blas]") {
   REQUIRE(tuned(3.5, {}) == INT64_MAX);
 }
 
-TEST_CASE("blas: tuning goes by the tokens of a pass", "[blas]") {
+TEST_CASE("blas: tuning goes by the tokens of a pass", "[blas][tuning]") {
   Tune t;
   const Weights pn(PNCUDA_PN4T, 40, 4, t.random);
   const Activations x16(PNCUDA_F16, 100, 256, t.random);
@@ -1548,7 +1548,7 @@ TEST_CASE("blas: tuning goes by the tokens of a pass", "[blas]") {
 }
 
 // Slices of 16 rows by default, 32, 64 and 100: a clock that knows how long each takes.
-TEST_CASE("blas: tuning takes the slices that are fastest", "[blas]") {
+TEST_CASE("blas: tuning takes the slices that are fastest", "[blas][tuning]") {
   const Restore restore;
   Random random(42);
   const Bf16Weights matrix(random_blocks(random, 100), 100);
@@ -1633,7 +1633,7 @@ TEST_CASE("blas: tuning takes the slices that are fastest", "[blas]") {
 }
 
 // cuBLAS slower, faster, slower, faster; each the median of five.
-TEST_CASE("blas: tuning takes the count from which on cuBLAS is not slower", "[blas]") {
+TEST_CASE("blas: tuning takes the count from which on cuBLAS is not slower", "[blas][tuning]") {
   const Tune t;
   const std::vector<int64_t> counts = {16, 17, 33, 49, 50};
   const std::vector<bool> faster = {false, true, false, true, true};
@@ -1655,7 +1655,7 @@ TEST_CASE("blas: tuning takes the count from which on cuBLAS is not slower", "[b
   REQUIRE(found(&table.tuning, PNCUDA_BF16_P12, PNCUDA_BF16, 40, 256) == Found{PNCUDA_OK, 49, 40});
 }
 
-TEST_CASE("blas: tuning fills a table", "[blas]") {
+TEST_CASE("blas: tuning fills a table", "[blas][tuning]") {
   Tune t;
   Table table(1);
   const std::vector<int64_t> counts = {33, 65};

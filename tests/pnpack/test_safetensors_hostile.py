@@ -16,7 +16,7 @@ import expected_models as models  # noqa: E402
 import safetensors_files as st  # noqa: E402
 from safetensors_files import Tensor  # noqa: E402
 from safetensors_testing import bf16, f32  # noqa: E402
-from tool import BAD_INPUT, EVERY, ToolTest, each, main, run  # noqa: E402
+from tool import BAD_INPUT, EVERY, ToolTest, each, main, part_of, run  # noqa: E402
 
 FINE = bf16("fine.weight", (1, 256))
 VERBS = {"pack": (), "unpack": (), "quantize": ("--type", "pn4t"), "check": (), "inspect": ()}
@@ -215,7 +215,7 @@ class Rejects(ToolTest):
     def refused_by_all(self, cases, verbs):
         for i, (label, (blob, names)) in enumerate(cases.items()):
             source = self.write("hostile-%d.safetensors" % i, blob)
-            for verb in verbs:
+            for verb in part_of(list(verbs), i):
                 with self.subTest(label, verb=verb):
                     begin = time.monotonic()
                     error = self.rejected(source, verb, *VERBS[verb], names=names)

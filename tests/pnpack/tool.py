@@ -40,6 +40,11 @@ def some(cases):
     return list(cases.items() if isinstance(cases, dict) else cases)[::EVERY]
 
 
+def part_of(verbs, i):
+    """Of the verbs that case i is for: all, or with EVERY > 1 two, others from case to case."""
+    return verbs if EVERY == 1 else [verb for j, verb in enumerate(verbs) if (i + j) % len(verbs) < 2]
+
+
 SANITIZER = re.compile(rb"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|runtime error:")
 
 
