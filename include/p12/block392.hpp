@@ -8,6 +8,7 @@
 
 #include <pn/config.hpp>
 
+// The format BF16_P12.
 namespace p12 {
 
 // Version of the BF16_P12 format that this code implements, written to files as `p12.version`.
@@ -43,10 +44,12 @@ PN_HOST_DEVICE constexpr int load_code(const Block392& block, std::size_t place)
   return static_cast<int>((word >> code_shift(place % 8)) & 15u);
 }
 
+// The eight bits of a bf16 weight's exponent.
 PN_HOST_DEVICE constexpr int exponent_of(std::uint16_t weight) noexcept { return (weight >> 7) & 0xFF; }
 
-// Blocks and bytes that k weights take; k is a multiple of 256.
+// Blocks of k weights, a multiple of 256.
 PN_HOST_DEVICE constexpr std::size_t block_count(std::size_t k) noexcept { return k / block_size; }
+// Bytes of k weights, a multiple of 256.
 PN_HOST_DEVICE constexpr std::size_t row_bytes(std::size_t k) noexcept { return block_count(k) * sizeof(Block392); }
 
 }  // namespace p12

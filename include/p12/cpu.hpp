@@ -7,6 +7,7 @@
 #include <p12/scan.hpp>
 #include <pn/cpu.hpp>
 
+// Kernels of libpn_cpu for BF16_P12 and plain BF16.
 namespace p12::cpu {
 
 using pn::Status;
@@ -88,11 +89,13 @@ PN_CPU_API Status multiply_bf16(const void* weights, std::size_t weight_stride, 
 
 // Proof mode: every row is unpacked into the workspace by the core and then goes through multiply_bf16: what this gives
 // is by construction what the unpacked model gives. Its bits are those of multiply. `workspace`:
-// proof_workspace_bytes(k) bytes, any address.
-PN_CPU_API std::size_t proof_workspace_bytes(std::size_t k) noexcept;
+// proof_workspace_bytes(k) bytes, any address. Otherwise as multiply.
 PN_CPU_API Status multiply_unpacked(const void* blocks, std::size_t block_stride, std::size_t rows, std::size_t k,
                                     const void* prepared, float* y, std::size_t y_stride, void* workspace,
                                     Order order = Order::fast) noexcept;
+
+// Bytes of multiply_unpacked's workspace.
+PN_CPU_API std::size_t proof_workspace_bytes(std::size_t k) noexcept;
 
 }  // namespace p12::cpu
 

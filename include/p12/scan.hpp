@@ -53,11 +53,13 @@ struct RowScan {
   std::uint64_t worst_block = 0;    // index of the first block with the most listed weights
   int worst_listed = 0;             // how many it lists
 
+  // Blocks that would list more than three weights.
   PN_HOST_DEVICE constexpr std::uint64_t blocks_that_do_not_fit() const noexcept {
     return blocks - by_listed[0] - by_listed[1] - by_listed[2] - by_listed[3];
   }
 };
 
+// Counts one more block.
 PN_HOST_DEVICE constexpr void add_block(const BlockScan& scan, RowScan& tally) noexcept {
   if (scan.listed <= max_listed) ++tally.by_listed[scan.listed];
   if (scan.listed > tally.worst_listed) {

@@ -4,6 +4,7 @@
 
 #include <pn/config.hpp>
 
+// The formats pn3t and pn4t, and what both formats share.
 namespace pn {
 
 // One block as it lies in memory and in files. Alignment 1: any address is accepted.
@@ -20,10 +21,10 @@ inline constexpr std::size_t words_per_block = 8;
 // the weight d * (n - zero_point).
 template <int Bits, std::size_t CodesPerWord, std::uint32_t ReservedMask, std::uint32_t GgmlType>
 struct BlockType {
-  static constexpr int bits = Bits;
-  static constexpr int zero_point = 1 << (Bits - 1);
-  static constexpr int max_code = 2 * zero_point - 1;
-  static constexpr std::size_t codes_per_word = CodesPerWord;
+  static constexpr int bits = Bits;                                          // of a code
+  static constexpr int zero_point = 1 << (Bits - 1);                         // the code of 0
+  static constexpr int max_code = 2 * zero_point - 1;                        // the largest
+  static constexpr std::size_t codes_per_word = CodesPerWord;                // of 32 bits
   static constexpr std::size_t block_size = CodesPerWord * words_per_block;  // weights per block
   static constexpr std::uint32_t reserved_mask = ReservedMask;               // bits of a word that must be 0
   static constexpr std::uint32_t ggml_type = GgmlType;                       // type id in GGUF files
@@ -31,11 +32,11 @@ struct BlockType {
 
 // 80 weights of 3 bits, 3.40 bits per weight: -4d .. +3d.
 struct pn3t : BlockType<3, 10, 0x80008000u, 124> {
-  static constexpr const char* name = "pn3t";
+  static constexpr const char* name = "pn3t";  // in messages and files
 };
 // 64 weights of 4 bits, 4.25 bits per weight: -8d .. +7d.
 struct pn4t : BlockType<4, 8, 0u, 125> {
-  static constexpr const char* name = "pn4t";
+  static constexpr const char* name = "pn4t";  // in messages and files
 };
 
 // Where code t of a word (t = element mod codes_per_word) begins: PAIR t/2 of the half that t's parity names. Even

@@ -36,6 +36,7 @@
 #define PN_CONSTEXPR_BITS inline
 #endif
 
+// A function of its own, whatever the compiler would do.
 #if defined(_MSC_VER) && !defined(__clang__)
 #define PN_NOINLINE __declspec(noinline)
 #else

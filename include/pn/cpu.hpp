@@ -24,17 +24,20 @@
 #include <pn/block34.hpp>
 #include <pn/status.hpp>
 
-// What a shared library shows.
-#if defined(__GNUC__)
+// What a shared libpn_cpu shows. A static one shows nothing, so that a shared object that it becomes a part of can hold
+// it beside another version elsewhere in the program.
+#if defined(__GNUC__) && defined(PN_CPU_BUILD)
 #define PN_CPU_API __attribute__((visibility("default")))
 #else
 #define PN_CPU_API
 #endif
 
+// SIMD kernels, chosen at run time: libpn_cpu.
 namespace pn::cpu {
 
 // ---- Instruction sets ----
 
+// What kernels may be compiled for.
 enum class Isa : std::uint8_t {
   best = 0,        // the first of isas(), found out once
   baseline = 1,    // any processor: plain C++ and the core's own code
@@ -44,15 +47,17 @@ enum class Isa : std::uint8_t {
   avx512_icl = 5,  // and VBMI, VNNI: Ice Lake, Zen 4 and later
 };
 
+// Instruction sets, as a range.
+struct IsaList {
+  Isa items[5];                                              // the best first
+  std::size_t count;                                         // of the items that are set
+  const Isa* begin() const noexcept { return items; }        // of the range
+  const Isa* end() const noexcept { return items + count; }  // of the range
+  std::size_t size() const noexcept { return count; }        // of the range
+};
+
 // The instruction sets that this library holds and this processor and its operating system run, the best first; the
 // last is Isa::baseline.
-struct IsaList {
-  Isa items[5];
-  std::size_t count;
-  const Isa* begin() const noexcept { return items; }
-  const Isa* end() const noexcept { return items + count; }
-  std::size_t size() const noexcept { return count; }
-};
 PN_CPU_API IsaList isas() noexcept;
 
 // "avx2" and so on; never null.
@@ -63,6 +68,7 @@ PN_CPU_API const char* isa_name(Isa isa) noexcept;
 // What numbers lie in a row.
 enum class Element : std::uint8_t { f32 = 0, f16 = 1, bf16 = 2 };
 
+// Bytes of one number.
 constexpr std::size_t element_bytes(Element element) noexcept { return element == Element::f32 ? 4 : 2; }
 
 // Where something went wrong.
@@ -177,6 +183,7 @@ PN_CPU_API Status multiply(const void* blocks, std::size_t stride, std::size_t r
 
 // ---- A low-rank add-on (LoRA) beside packed weights of any kind: y += scale * B (A x) ----
 
+// The two factors.
 struct LowRank {
   const void* a;         // [rank][k]
   std::size_t a_stride;  // bytes
@@ -184,8 +191,10 @@ struct LowRank {
   std::size_t b_stride;  // bytes
   std::size_t rank;      // 1 .. 256
   Element element;       // of a and b: f32 or bf16
-  float scale;
+  float scale;           // of B (A x)
 };
+
+// The largest rank.
 inline constexpr std::size_t max_rank = 256;
 
 // t[m][r] = sum over k of a[r][k] * x[m][k]; any k. t_stride: bytes between tokens, t holds `rank` floats for each.

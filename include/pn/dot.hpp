@@ -12,11 +12,12 @@ namespace pn {
 
 // 32 activations as ggml's Q8_0 (type id 8) holds them: value = d * qs. Alignment 1.
 struct BlockQ8_0 {
-  std::uint8_t d[2];  // scale, fp16, little-endian
-  std::int8_t qs[32];
+  std::uint8_t d[2];   // scale, fp16, little-endian
+  std::int8_t qs[32];  // -127 .. 127 as ggml makes them
 };
 static_assert(sizeof(BlockQ8_0) == 34 && alignof(BlockQ8_0) == 1, "a Q8_0 block is 34 bytes at any address");
 
+// Activations of a Q8_0 block.
 inline constexpr std::size_t q8_0_block_size = 32;
 
 namespace detail {

@@ -33,7 +33,7 @@
 #define PN_EXACT_ARITHMETIC_END _Pragma("float_control(pop)")
 #else
 #define PN_EXACT_ARITHMETIC_BEGIN
-#define PN_EXACT_ARITHMETIC_END
+#define PN_EXACT_ARITHMETIC_END  // of what the other begins
 #endif
 
 PN_EXACT_ARITHMETIC_BEGIN

@@ -31,6 +31,7 @@ PN_HOST_DEVICE constexpr std::uint32_t half_to_float_bits(std::uint16_t half) no
   return sign | ((exponent + (127u - 15u)) << 23) | (mantissa << 13);
 }
 
+// fp16 to fp32, exactly.
 PN_HOST_DEVICE PN_CONSTEXPR_BITS float half_to_float(std::uint16_t half) noexcept {
   return detail::bit_cast<float>(half_to_float_bits(half));
 }
@@ -59,6 +60,7 @@ PN_HOST_DEVICE constexpr std::uint16_t double_bits_to_half(std::uint64_t bits) n
   return static_cast<std::uint16_t>(sign | (exponent_field + kept));
 }
 
+// Rounded once to the nearest fp16, ties to even; beyond its range infinite.
 PN_HOST_DEVICE PN_CONSTEXPR_BITS std::uint16_t double_to_half(double value) noexcept {
   return double_bits_to_half(detail::bit_cast<std::uint64_t>(value));
 }
@@ -73,6 +75,7 @@ PN_HOST_DEVICE constexpr std::uint16_t float_bits_to_half(std::uint32_t bits) no
   return double_bits_to_half(sign | (wide << 52) | mantissa);
 }
 
+// Rounded once to the nearest fp16, ties to even; beyond its range infinite.
 PN_HOST_DEVICE PN_CONSTEXPR_BITS std::uint16_t float_to_half(float value) noexcept {
   return float_bits_to_half(detail::bit_cast<std::uint32_t>(value));
 }
@@ -88,6 +91,7 @@ PN_HOST_DEVICE constexpr std::uint16_t float_bits_to_bf16(std::uint32_t bits) no
   return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// Rounded to the nearest bf16, ties to even.
 PN_HOST_DEVICE PN_CONSTEXPR_BITS std::uint16_t float_to_bf16(float value) noexcept {
   return float_bits_to_bf16(detail::bit_cast<std::uint32_t>(value));
 }
@@ -115,6 +119,7 @@ PN_HOST_DEVICE constexpr std::uint16_t double_bits_to_bf16(std::uint64_t bits) n
   return static_cast<std::uint16_t>(sign | result);
 }
 
+// Rounded once to the nearest bf16, ties to even.
 PN_HOST_DEVICE PN_CONSTEXPR_BITS std::uint16_t double_to_bf16(double value) noexcept {
   return double_bits_to_bf16(detail::bit_cast<std::uint64_t>(value));
 }

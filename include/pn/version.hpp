@@ -4,7 +4,9 @@
 
 // Version of this library (semantic versioning). CMakeLists.txt reads it from here.
 #define PN_VERSION_MAJOR 0
+// Before 1.0 a new one may break.
 #define PN_VERSION_MINOR 1
+// Repairs.
 #define PN_VERSION_PATCH 0
 
 namespace pn {

@@ -14,13 +14,14 @@
 
 #include <p12/block392.hpp>
 
+// Device code for kernels on packed weights.
 namespace pncuda {
 
-inline constexpr int p12_block_bytes = 392;
-inline constexpr int p12_block_weights = 256;
-inline constexpr int p12_words = 32;          // of a block
-inline constexpr int p12_codes_at = 8;        // 4 bytes for each word
-inline constexpr int p12_remainder_at = 136;  // signs and mantissas: 8 bytes for each word
+inline constexpr int p12_block_bytes = 392;    // multiples of 8
+inline constexpr int p12_block_weights = 256;  // all of one row
+inline constexpr int p12_words = 32;           // of a block
+inline constexpr int p12_codes_at = 8;         // 4 bytes for each word
+inline constexpr int p12_remainder_at = 136;   // signs and mantissas: 8 bytes for each word
 
 // ---- Loads, of constant memory, as the weights of a model are during a launch ----
 
@@ -55,15 +56,18 @@ PN_HOST_DEVICE inline std::uint32_t spread_bytes(std::uint32_t word, unsigned se
 
 // The first eight bytes of a block: base exponent, number of listed weights, their three places, their three exponents.
 struct P12Head {
-  std::uint32_t low, high;
+  std::uint32_t low;   // bytes 0 .. 3
+  std::uint32_t high;  // bytes 4 .. 7
+  // The base exponent.
   PN_HOST_DEVICE std::uint32_t base() const noexcept { return low & 0xFFu; }
+  // How many weights are listed, at most 3.
   PN_HOST_DEVICE std::uint32_t listed() const noexcept {
     const std::uint32_t n = low >> 8 & 0xFFu;
     return n < 3 ? n : 3;
   }
-  PN_HOST_DEVICE std::uint32_t place(int i) const noexcept {  // i = 0 .. 2
-    return (i < 2 ? low >> (8 * i + 16) : high) & 0xFFu;
-  }
+  // Of listed weight i = 0 .. 2.
+  PN_HOST_DEVICE std::uint32_t place(int i) const noexcept { return (i < 2 ? low >> (8 * i + 16) : high) & 0xFFu; }
+  // Of listed weight i.
   PN_HOST_DEVICE std::uint32_t exponent(int i) const noexcept { return high >> (8 * i + 8) & 0xFFu; }
 };
 
@@ -74,14 +78,16 @@ PN_HOST_DEVICE inline bool p12_all_plain(std::uint32_t lows) noexcept {
 
 // What a word is made of.
 struct P12Word {
-  std::uint32_t codes;
+  std::uint32_t codes;         // four bits for each weight
   std::uint32_t remainder[2];  // signs and mantissas of weights 0 .. 3 and 4 .. 7
 };
 
+// Of the block at a multiple of 8.
 PN_HOST_DEVICE inline P12Head load_p12_head(const std::uint8_t* block) noexcept {
   const std::uint64_t v = detail::load_p12_u64(block);
   return {static_cast<std::uint32_t>(v), static_cast<std::uint32_t>(v >> 32)};
 }
+// Word 0 .. 31 of the block at a multiple of 8.
 PN_HOST_DEVICE inline P12Word load_p12_word(const std::uint8_t* block, int word) noexcept {
   const std::uint64_t v = detail::load_p12_u64(block + p12_remainder_at + 8 * word);
   return {detail::load_p12_u32(block + p12_codes_at + 4 * word),
@@ -167,8 +173,9 @@ PN_HOST_DEVICE inline void unpack_p12_word(const std::uint8_t* block, int index,
   if (!p12_all_plain(head.low)) patch_p12_word(head, word, index, pairs);
 }
 
-// The two weights of a pair as fp32 bits.
+// The first weight of a pair as fp32 bits.
 PN_HOST_DEVICE inline std::uint32_t bf16_low_as_f32(std::uint32_t pair) noexcept { return pair << 16; }
+// The second weight of a pair as fp32 bits.
 PN_HOST_DEVICE inline std::uint32_t bf16_high_as_f32(std::uint32_t pair) noexcept { return pair & 0xFFFF0000u; }
 
 }  // namespace pncuda

@@ -47,10 +47,11 @@ PN_HOST_DEVICE inline std::uint32_t load_u32(const std::uint8_t* p) noexcept {
   return detail::load_readonly<std::uint16_t>(p) |
          static_cast<std::uint32_t>(detail::load_readonly<std::uint16_t>(p + 2)) << 16;
 }
-// Word w (0 .. 7), and the scale's fp16 bits, of a block.
+// Word w (0 .. 7) of a block.
 PN_HOST_DEVICE inline std::uint32_t load_word(const std::uint8_t* block, int w) noexcept {
   return load_u32(block + 2 + 4 * w);
 }
+// The fp16 bits of a block's scale.
 PN_HOST_DEVICE inline std::uint16_t load_scale(const std::uint8_t* block) noexcept {
   return detail::load_readonly<std::uint16_t>(block);
 }
@@ -115,9 +116,9 @@ PN_HOST_DEVICE inline float weight(float d, std::uint32_t word, int e) noexcept 
 
 // ---- The two layouts of a matrix (pncuda.h) ----
 
-inline constexpr int tile_rows = 16;
-inline constexpr int tile_blocks = 16;
-inline constexpr int block_bytes = 34;
+inline constexpr int tile_rows = 16;                                      // of a tile, and of a group
+inline constexpr int tile_blocks = 16;                                    // of a row of a tile
+inline constexpr int block_bytes = 34;                                    // of either type
 inline constexpr int tile_bytes = tile_rows * tile_blocks * block_bytes;  // 8704
 inline constexpr int tile_row_bytes = tile_blocks * 32;                   // words of one row of a tile
 inline constexpr int tile_scales = tile_rows * tile_row_bytes;            // where a tile's scales begin
@@ -129,17 +130,17 @@ inline constexpr int tile_scales = tile_rows * tile_row_bytes;            // whe
 // then of block 2p + 1; after the rows the scales of blocks 2p and 2p + 1, four bytes, of row 0 .. 15, for p = 0 .. 7.
 // Then the blocks that fill no tile, in native form, row after row. Rows that fill no group follow in native form.
 struct Matrix {
-  const std::uint8_t* data;
-  std::int64_t rows;
-  std::int64_t row_stride;  // bytes; of a repacked matrix blocks * 34
-  std::int32_t blocks;      // of a row
-  bool repacked;
+  const std::uint8_t* data;  // a multiple of 2, of a repacked matrix of 16
+  std::int64_t rows;         // n
+  std::int64_t row_stride;   // bytes; of a repacked matrix blocks * 34
+  std::int32_t blocks;       // of a row
+  bool repacked;             // or native
 };
 
 // Words 2t, 2t + 1 of blocks 2p and 2p + 1 of a row, and the two scales (that of block 2p in the low half).
 struct Quarters {
-  std::uint32_t words[4];
-  std::uint32_t scales;
+  std::uint32_t words[4];  // of block 2p, then of block 2p + 1
+  std::uint32_t scales;    // two fp16
 };
 
 // From native blocks: `block` is block 2p; of it and those behind it in the row `blocks` (any number) exist. Those that
@@ -163,11 +164,13 @@ PN_HOST_DEVICE inline Quarters load_quarters(const std::uint8_t* block, int bloc
 // Where a block of a matrix lies: its scale (two bytes) and its words 0 .. 7. In a tile words 2t and 2t + 1 lie
 // together, `step` bytes from quarter to quarter.
 struct BlockPlace {
-  std::int64_t scale;
-  std::int64_t words;
-  int step;
+  std::int64_t scale;  // in bytes from the matrix
+  std::int64_t words;  // word 0
+  int step;            // bytes
+  // Where word w lies.
   PN_HOST_DEVICE std::int64_t word(int w) const noexcept { return words + (w >> 1) * step + 4 * (w & 1); }
 };
+// Of a block of a row, in either layout.
 PN_HOST_DEVICE inline BlockPlace block_place(const Matrix& m, std::int64_t row, std::int32_t block) noexcept {
   std::int64_t at = row * m.row_stride + static_cast<std::int64_t>(block) * block_bytes;
   if (m.repacked && row < m.rows / tile_rows * tile_rows) {

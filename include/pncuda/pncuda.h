@@ -25,7 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__)
+/* What a shared libpncuda shows; a static one shows nothing. */
+#if defined(__GNUC__) && defined(PNCUDA_BUILD)
 #define PNCUDA_API __attribute__((visibility("default")))
 #elif defined(_WIN32) && defined(PNCUDA_SHARED)
 #if defined(PNCUDA_BUILD)
@@ -42,7 +43,6 @@ extern "C" {
 #endif
 
 /* A cudaStream_t; named here so that this header needs nothing of CUDA. */
-struct CUstream_st;
 typedef struct CUstream_st* pncuda_stream;
 
 /* ---- Status ---- */
@@ -109,11 +109,11 @@ enum { PNCUDA_TILE_ROWS = 16 };
 
 /* A matrix W[rows][k] in device memory. */
 typedef struct pncuda_weights {
-  size_t struct_size;
-  int32_t type;   /* PNCUDA_PN3T, ... */
-  int32_t layout; /* PNCUDA_NATIVE, PNCUDA_REPACKED */
-  const void* data;
-  int64_t rows;
+  size_t struct_size; /* sizeof this struct */
+  int32_t type;       /* PNCUDA_PN3T, ... */
+  int32_t layout;     /* PNCUDA_NATIVE, PNCUDA_REPACKED */
+  const void* data;   /* of the first row; `layout` says how it is aligned */
+  int64_t rows;       /* n */
   int64_t k;          /* weights in a row: a multiple of 80 (pn3t), 64 (pn4t), 256 (BF16_P12 and plain BF16) */
   int64_t row_stride; /* bytes from row to row; 0 when repacked */
 } pncuda_weights;
@@ -174,21 +174,23 @@ enum {
 /* Tokens of a call, for pn3t and pn4t, and for BF16_P12 and plain BF16. */
 enum { PNCUDA_MAX_TOKENS = 8, PNCUDA_P12_MAX_TOKENS = 32 };
 
+/* y = x W^T for a few tokens. */
 typedef struct pncuda_gemv_args {
-  size_t struct_size;
+  size_t struct_size;            /* sizeof this struct */
   const pncuda_weights* weights; /* W[n][k] */
   const void* x;                 /* [tokens][k], aligned to its elements */
   int64_t x_stride;              /* bytes from token to token; a multiple of the element */
   int32_t x_type;                /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
-  int32_t y_type;
-  void* y; /* [tokens][n] */
-  int64_t y_stride;
-  int64_t tokens;         /* 0 .. PNCUDA_MAX_TOKENS, PNCUDA_P12_MAX_TOKENS */
-  int32_t mode;           /* PNCUDA_ACCURATE, ... */
+  int32_t y_type;                /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  void* y;                       /* [tokens][n] */
+  int64_t y_stride;              /* bytes from token to token */
+  int64_t tokens;                /* 0 .. PNCUDA_MAX_TOKENS, PNCUDA_P12_MAX_TOKENS */
+  int32_t mode;                  /* PNCUDA_ACCURATE, ... */
   int32_t hadamard_block; /* 0, or for pn3t and pn4t rotate x in segments of 64 .. 1024 while it is loaded (k a multiple
                              of it): the numbers of pn::hadamard_activations */
 } pncuda_gemv_args;
 
+/* Launches it on `stream`; 0 tokens or rows are fine. */
 PNCUDA_API pncuda_status pncuda_gemv(const pncuda_gemv_args* args, pncuda_stream stream);
 
 enum {
@@ -201,8 +203,8 @@ enum {
 
 /* How pncuda_gemv would run on the current device. */
 typedef struct pncuda_gemv_plan {
-  size_t struct_size;
-  int32_t path;
+  size_t struct_size;        /* sizeof this struct */
+  int32_t path;              /* PNCUDA_PATH_FFMA, ... */
   int32_t launches;          /* kernels */
   int32_t tokens_per_launch; /* weights are read once for each */
   int32_t shared_bytes;      /* of shared memory for a block of threads */
@@ -217,31 +219,35 @@ PNCUDA_API pncuda_status pncuda_gemv_query(const pncuda_gemv_args* args, pncuda_
  * end at a block. To f32 exact, to f16 and bf16 rounded once to nearest even: the numbers of pn::decode_row. BF16_P12
  * and plain BF16 to bf16 and f32 keep every bit, NaN payloads included: the patterns of p12::unpack_row. */
 typedef struct pncuda_decode_args {
-  size_t struct_size;
-  const pncuda_weights* weights;
-  int64_t first_row, rows;
-  int64_t first_column, columns;
-  void* out; /* aligned to its elements */
-  int64_t out_stride;
-  int32_t out_type;
-  int32_t reserved; /* 0 */
+  size_t struct_size;            /* sizeof this struct */
+  const pncuda_weights* weights; /* of any type and layout */
+  int64_t first_row;             /* of the tile */
+  int64_t rows;                  /* of the tile */
+  int64_t first_column;          /* of the tile */
+  int64_t columns;               /* of the tile */
+  void* out;                     /* aligned to its elements */
+  int64_t out_stride;            /* bytes from row to row */
+  int32_t out_type;              /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  int32_t reserved;              /* 0 */
 } pncuda_decode_args;
 
+/* Launches it on `stream`. */
 PNCUDA_API pncuda_status pncuda_decode(const pncuda_decode_args* args, pncuda_stream stream);
 
 /* Embedding look-up: row ids[i] becomes row i of `out`. An id that is negative or not below weights->rows gives a row
  * of NaN (the launch cannot tell the caller). */
 typedef struct pncuda_get_rows_args {
-  size_t struct_size;
-  const pncuda_weights* weights;
-  const void* ids;
-  int64_t count;
-  int32_t id_bytes; /* 4 or 8: int32_t or int64_t */
-  int32_t out_type;
-  void* out;
-  int64_t out_stride;
+  size_t struct_size;            /* sizeof this struct */
+  const pncuda_weights* weights; /* of any type and layout */
+  const void* ids;               /* [count] in device memory */
+  int64_t count;                 /* rows of `out` */
+  int32_t id_bytes;              /* 4 or 8: int32_t or int64_t */
+  int32_t out_type;              /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  void* out;                     /* [count][k], aligned to its elements */
+  int64_t out_stride;            /* bytes from row to row */
 } pncuda_get_rows_args;
 
+/* Launches it on `stream`. */
 PNCUDA_API pncuda_status pncuda_get_rows(const pncuda_get_rows_args* args, pncuda_stream stream);
 
 /* ---- Hadamard rotation of activations, its own inverse ---- */
@@ -249,19 +255,20 @@ PNCUDA_API pncuda_status pncuda_get_rows(const pncuda_get_rows_args* args, pncud
 /* Segments of `block` (64, 128, 256, 512, 1024) of every token, in fp32: the numbers of pn::hadamard_activations, then
  * rounded once to out_type. Block 0 only converts. `out` may be `x` when types and strides are the same. */
 typedef struct pncuda_hadamard_args {
-  size_t struct_size;
-  const void* x;
-  int64_t x_stride;
-  void* out;
-  int64_t out_stride;
-  int32_t x_type;
-  int32_t out_type;
-  int64_t tokens;
-  int64_t k;
-  int32_t block;
-  int32_t reserved; /* 0 */
+  size_t struct_size; /* sizeof this struct */
+  const void* x;      /* [tokens][k] */
+  int64_t x_stride;   /* bytes from token to token */
+  void* out;          /* [tokens][k] */
+  int64_t out_stride; /* bytes from token to token */
+  int32_t x_type;     /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  int32_t out_type;   /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  int64_t tokens;     /* any number */
+  int64_t k;          /* a multiple of `block` */
+  int32_t block;      /* 0, 64, 128, 256, 512, 1024 */
+  int32_t reserved;   /* 0 */
 } pncuda_hadamard_args;
 
+/* Launches it on `stream`. */
 PNCUDA_API pncuda_status pncuda_hadamard(const pncuda_hadamard_args* args, pncuda_stream stream);
 
 #ifdef __cplusplus

@@ -17,10 +17,9 @@
 extern "C" {
 #endif
 
-/* A cublasHandle_t of the current device, and a cudaEvent_t. */
-struct cublasContext;
+/* A cublasHandle_t of the current device. */
 typedef struct cublasContext* pncuda_blas_handle;
-struct CUevent_st;
+/* A cudaEvent_t. */
 typedef struct CUevent_st* pncuda_event;
 
 /* ---- Unpacking beside multiplying ---- */
@@ -35,9 +34,9 @@ typedef struct CUevent_st* pncuda_event;
  * a pncuda_overlap come from one host thread at a time; while a stream captures, those of other streams do not use it.
  */
 typedef struct pncuda_overlap {
-  size_t struct_size;
-  pncuda_stream side;
-  pncuda_event events[4];
+  size_t struct_size;     /* sizeof this struct */
+  pncuda_stream side;     /* where unpacking runs */
+  pncuda_event events[4]; /* of the same device */
 } pncuda_overlap;
 
 /* Fills all but struct_size: a stream of the highest priority, so that unpacking starts wherever a multiply leaves
@@ -67,15 +66,15 @@ PNCUDA_API pncuda_status pncuda_overlap_destroy(pncuda_overlap* overlap);
  * has slices both calls must have room for the best, or the same room.) Slow, and it needs the memory that packing
  * saves: to compare a packed with an unpacked model. Without it the two agree bit for bit below switch_tokens. */
 typedef struct pncuda_matmul_args {
-  size_t struct_size;
+  size_t struct_size;            /* sizeof this struct */
   const pncuda_weights* weights; /* W[n][k] */
   const void* x;                 /* [tokens][k]; for cuBLAS best aligned to 16 */
-  int64_t x_stride;
-  int32_t x_type;
-  int32_t y_type;
-  void* y; /* [tokens][n] */
-  int64_t y_stride;
-  int64_t tokens;         /* any number up to 2^31 - 1 */
+  int64_t x_stride;              /* bytes from token to token */
+  int32_t x_type;                /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  int32_t y_type;                /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  void* y;                       /* [tokens][n] */
+  int64_t y_stride;              /* bytes from token to token */
+  int64_t tokens;                /* any number up to 2^31 - 1 */
   int32_t mode;           /* of the GEMV: PNCUDA_ACCURATE, ... (PNCUDA_PORTABLE promises nothing of what cuBLAS adds) */
   int32_t hadamard_block; /* as of the GEMV */
   int32_t proof;          /* 0, or 1 for BF16_P12; plain BF16 ignores it; PNCUDA_UNSUPPORTED for pn3t and pn4t */
@@ -86,13 +85,14 @@ typedef struct pncuda_matmul_args {
                              ignores it */
   const pncuda_overlap* overlap; /* or null: slices one after another */
   void* workspace;               /* device memory, a multiple of 256; null if none is needed */
-  size_t workspace_size;
+  size_t workspace_size;         /* bytes */
 } pncuda_matmul_args;
 
 enum { PNCUDA_MATMUL_NONE = 0, PNCUDA_MATMUL_GEMV = 1, PNCUDA_MATMUL_BLAS = 2 };
 
+/* How pncuda_matmul would run on the current device. */
 typedef struct pncuda_matmul_plan {
-  size_t struct_size;
+  size_t struct_size;          /* sizeof this struct */
   int32_t way;                 /* PNCUDA_MATMUL_GEMV, ... */
   int32_t blas_type;           /* through cuBLAS: PNCUDA_BF16, ..., what it multiplies */
   int64_t switch_tokens;       /* where it changes: the caller's number, or the device's default */
@@ -113,26 +113,27 @@ PNCUDA_API pncuda_status pncuda_matmul(const pncuda_matmul_args* args, pncuda_bl
 
 /* ---- Where it pays: measured once for each device, kept as text ---- */
 
+/* What is best for matrices of these types and this shape. */
 typedef struct pncuda_tuning_entry {
-  int32_t type;   /* of the weights */
-  int32_t x_type; /* of the activations */
-  int64_t n;      /* rows */
-  int64_t k;
+  int32_t type;          /* of the weights */
+  int32_t x_type;        /* of the activations */
+  int64_t n;             /* rows */
+  int64_t k;             /* weights in a row */
   int64_t switch_tokens; /* INT64_MAX: cuBLAS was never faster */
   int64_t slice_rows;    /* 0: the default of pncuda_matmul */
 } pncuda_tuning_entry;
 
 /* A table in the caller's memory; no two entries have the same types and shape. */
 typedef struct pncuda_tuning {
-  size_t struct_size;
-  pncuda_tuning_entry* entries;
-  size_t room;     /* entries that there is memory for */
-  size_t count;    /* entries that there are */
-  int32_t version; /* pncuda_version() */
-  int32_t major;   /* compute capability */
-  int32_t minor;
-  int32_t reserved; /* 0 */
-  char device[256]; /* its name */
+  size_t struct_size;           /* sizeof this struct */
+  pncuda_tuning_entry* entries; /* [room] */
+  size_t room;                  /* entries that there is memory for */
+  size_t count;                 /* entries that there are */
+  int32_t version;              /* pncuda_version() */
+  int32_t major;                /* compute capability */
+  int32_t minor;                /* its second number */
+  int32_t reserved;             /* 0 */
+  char device[256];             /* its name */
 } pncuda_tuning;
 
 /* An empty table for the current device: fills the struct but for struct_size. */

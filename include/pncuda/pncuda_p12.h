@@ -28,18 +28,18 @@ enum { PNCUDA_MAX_MATRICES = 3 };
 /* One matrix W[n][k] of a call. Bias and residual are added in fp32, in this order, before y is rounded to its type.
  * y may be the residual itself (same address, type and stride). */
 typedef struct pncuda_fused_matrix {
-  size_t struct_size;
+  size_t struct_size;            /* sizeof this struct */
   const pncuda_weights* weights; /* of expert 0, if there are experts */
   int64_t expert_stride;         /* bytes from expert to expert, aligned as a row is; 0 without experts */
   void* y;                       /* [tokens][n]; with experts [tokens][slots][n] */
   int64_t y_stride;              /* bytes from token to token; with experts from slot to slot */
-  int32_t y_type;
-  int32_t bias_type;
-  const void* bias;     /* [n], with experts [experts][n], or null */
-  const void* residual; /* as y, or null */
-  int64_t residual_stride;
-  int32_t residual_type;
-  int32_t reserved; /* 0 */
+  int32_t y_type;                /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  int32_t bias_type;             /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  const void* bias;              /* [n], with experts [experts][n], or null */
+  const void* residual;          /* as y, or null */
+  int64_t residual_stride;       /* as y_stride */
+  int32_t residual_type;         /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  int32_t reserved;              /* 0 */
 } pncuda_fused_matrix;
 
 enum {
@@ -58,24 +58,25 @@ enum {
  * another device) makes the result zero: bias and residual are not added. Experts are multiplied in the order of
  * PNCUDA_PORTABLE, in any mode. */
 typedef struct pncuda_fused_args {
-  size_t struct_size;
+  size_t struct_size;                  /* sizeof this struct */
   const pncuda_fused_matrix* matrices; /* [count] */
   int32_t count;                       /* 1 .. PNCUDA_MAX_MATRICES */
-  int32_t activation;
-  const void* x; /* [tokens][k], or [tokens][slots][k] */
-  int64_t x_stride;
-  int32_t x_type;
-  int32_t mode;   /* PNCUDA_ACCURATE, PNCUDA_FAST_HALF2 (the same here), PNCUDA_PORTABLE */
+  int32_t activation;                  /* PNCUDA_NO_ACTIVATION, PNCUDA_SILU_MUL */
+  const void* x;                       /* [tokens][k], or [tokens][slots][k] */
+  int64_t x_stride;                    /* bytes from row to row */
+  int32_t x_type;                      /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  int32_t mode;                        /* PNCUDA_ACCURATE, PNCUDA_FAST_HALF2 (the same here), PNCUDA_PORTABLE */
   int64_t tokens; /* 0 .. PNCUDA_P12_MAX_TOKENS; with experts tokens * slots is at most PNCUDA_MAX_EXPERT_RESULTS */
   const int32_t* expert_ids; /* [tokens][slots] in device memory, or null */
-  int64_t experts;
-  int64_t slots;
-  int32_t x_per_slot; /* 0, 1 */
-  int32_t reserved;   /* 0 */
+  int64_t experts;           /* number of them; 0 without */
+  int64_t slots;             /* experts of each token; 0 without */
+  int32_t x_per_slot;        /* 0, 1 */
+  int32_t reserved;          /* 0 */
 } pncuda_fused_args;
 
 enum { PNCUDA_MAX_EXPERT_RESULTS = 1024 };
 
+/* Launches it on `stream`. */
 PNCUDA_API pncuda_status pncuda_fused(const pncuda_fused_args* args, pncuda_stream stream);
 
 /* ---- Low-rank add-ons (LoRA) beside weights of any type, whose bytes they do not touch ---- */
@@ -87,31 +88,32 @@ enum { PNCUDA_MAX_RANK = 256 };
  * in fp32, in an order that only k and rank decide; the last addition, too, then one rounding to y_type. To have y
  * rounded once only, make this the residual of pncuda_fused, in fp32: base null. */
 typedef struct pncuda_low_rank_args {
-  size_t struct_size;
-  const void* a; /* [rank][k], aligned to its elements, rows a_stride bytes apart */
-  const void* b; /* [n][rank], rows b_stride bytes apart */
-  int64_t a_stride;
-  int64_t b_stride;
-  int32_t factor_type; /* of a and b: PNCUDA_BF16, PNCUDA_F32, PNCUDA_F16 */
-  int32_t rank;        /* 1 .. PNCUDA_MAX_RANK */
-  int64_t k;
-  int64_t n;
-  const void* x; /* [tokens][k] */
-  int64_t x_stride;
-  int32_t x_type;
-  int32_t y_type;
-  void* y; /* [tokens][n] */
-  int64_t y_stride;
-  const void* base; /* [tokens][n] of y_type, y itself, or null: zeros */
-  int64_t base_stride;
-  int64_t tokens;      /* any number up to 65535 */
-  const float* scales; /* [tokens] in device memory */
-  void* workspace;     /* tokens * rank floats in device memory, aligned to 4 */
-  size_t workspace_size;
+  size_t struct_size;    /* sizeof this struct */
+  const void* a;         /* [rank][k], aligned to its elements, rows a_stride bytes apart */
+  const void* b;         /* [n][rank], rows b_stride bytes apart */
+  int64_t a_stride;      /* bytes */
+  int64_t b_stride;      /* bytes */
+  int32_t factor_type;   /* of a and b: PNCUDA_BF16, PNCUDA_F32, PNCUDA_F16 */
+  int32_t rank;          /* 1 .. PNCUDA_MAX_RANK */
+  int64_t k;             /* activations of a token */
+  int64_t n;             /* results of a token */
+  const void* x;         /* [tokens][k] */
+  int64_t x_stride;      /* bytes from token to token */
+  int32_t x_type;        /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  int32_t y_type;        /* PNCUDA_F32, PNCUDA_F16, PNCUDA_BF16 */
+  void* y;               /* [tokens][n] */
+  int64_t y_stride;      /* bytes from token to token */
+  const void* base;      /* [tokens][n] of y_type, y itself, or null: zeros */
+  int64_t base_stride;   /* bytes from token to token */
+  int64_t tokens;        /* any number up to 65535 */
+  const float* scales;   /* [tokens] in device memory */
+  void* workspace;       /* tokens * rank floats in device memory, aligned to 4 */
+  size_t workspace_size; /* bytes */
 } pncuda_low_rank_args;
 
 /* Bytes of workspace: tokens * rank * 4; 0 for numbers that are out of range. */
 PNCUDA_API size_t pncuda_low_rank_workspace(int64_t tokens, int32_t rank);
+/* Launches it on `stream`. */
 PNCUDA_API pncuda_status pncuda_low_rank(const pncuda_low_rank_args* args, pncuda_stream stream);
 
 #ifdef __cplusplus

@@ -1,0 +1,32 @@
+# `cpack -G DEB` in a build with BUILD_SHARED_LIBS=ON and CMAKE_INSTALL_PREFIX=/usr: the libraries (libpn0.1), what one
+# builds against them with (libpn-dev), the tool (pnpack). What they depend on is read from the files (dpkg-shlibdeps).
+# `cpack -G TGZ` packs everything into one archive.
+set(pn_abi ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+set(CPACK_PACKAGE_NAME pn)
+set(CPACK_PACKAGE_VENDOR pn)
+set(CPACK_PACKAGE_CONTACT "The pn authors <pn@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_STRIP_FILES ON)
+
+set(CPACK_COMPONENTS_ALL runtime development tool)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/src/cpu ${PROJECT_BINARY_DIR}/cuda)
+set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON)
+set(CPACK_COMPONENT_DEVELOPMENT_DEPENDS runtime)
+set(CPACK_COMPONENT_TOOL_DEPENDS runtime)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libpn${pn_abi})
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libpn-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_TOOL_PACKAGE_NAME pnpack)
+set(CPACK_DEBIAN_TOOL_PACKAGE_SECTION utils)
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "Kernels for the packed weight formats PN and BF16_P12: shared libraries")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
+  "The formats PN and BF16_P12: headers, golden files, CMake package and pkg-config files")
+set(CPACK_COMPONENT_TOOL_DESCRIPTION "Packs the weights of neural networks: GGUF and safetensors, PN and BF16_P12")
+include(CPack)

@@ -1,0 +1,23 @@
+# cmake -Dlibrary=.. -Dallowed=REGEX -Dmust_have=NAME -Dnm=.. -P exports.cmake
+# A shared library may export names that match only, and must export that one.
+execute_process(COMMAND ${nm} -D --defined-only --format=posix -C ${library}
+  OUTPUT_VARIABLE listing COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX REPLACE "\n$" "" listing "${listing}")
+string(REPLACE ";" "," listing "${listing}")
+string(REPLACE "\n" ";" listing "${listing}")
+set(found FALSE)
+foreach(line IN LISTS listing)
+  string(REGEX REPLACE " [A-Za-z?]( [0-9a-f]+)*$" "" name "${line}")
+  if(name MATCHES "^(__bss_start|_edata|_end|_init|_fini)$")
+    continue()
+  endif()
+  if(NOT name MATCHES "${allowed}")
+    message(FATAL_ERROR "${library} exports ${name}")
+  endif()
+  if(name STREQUAL must_have OR name MATCHES "^${must_have}\\(")
+    set(found TRUE)
+  endif()
+endforeach()
+if(NOT found)
+  message(FATAL_ERROR "${library} does not export ${must_have}")
+endif()
