@@ -55,8 +55,11 @@ pncuda_status prepare_current(int number) {
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction)
     return PNCUDA_UNSUPPORTED_DEVICE;
   if (error != cudaSuccess) return status_of(error);
-  prepared[number].device = device;
-  prepared[number].ready.store(true, std::memory_order_release);
+  PreparedDevice& kept = prepared[number];
+  // Again: other threads may be reading `device`, and it is the same. (It is not where a test changes the device.)
+  if (kept.ready.load(std::memory_order_relaxed) && kept.device == device) return PNCUDA_OK;
+  kept.device = device;
+  kept.ready.store(true, std::memory_order_release);
   return PNCUDA_OK;
 }
 

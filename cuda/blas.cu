@@ -208,8 +208,12 @@ class HandleState {
     other_pointers_ = pointers_ != CUBLAS_POINTER_MODE_HOST;
     if (status_ == CUBLAS_STATUS_SUCCESS && other_pointers_)
       status_ = cublasSetPointerMode(handle, CUBLAS_POINTER_MODE_HOST);
-    other_math_ = type == PNCUDA_F32 && math_ != CUBLAS_DEFAULT_MATH;  // no TF32
-    if (status_ == CUBLAS_STATUS_SUCCESS && other_math_) status_ = cublasSetMathMode(handle, CUBLAS_DEFAULT_MATH);
+    // No TF32; and where cuBLAS splits k, no partial sums in 16 bits.
+    const auto math = type == PNCUDA_F32
+                          ? CUBLAS_DEFAULT_MATH
+                          : static_cast<cublasMath_t>(math_ | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+    other_math_ = math != math_;
+    if (status_ == CUBLAS_STATUS_SUCCESS && other_math_) status_ = cublasSetMathMode(handle, math);
   }
   ~HandleState() {
     if (other_stream_) cublasSetStream(handle_, stream_);

@@ -9,6 +9,7 @@ namespace {
 constexpr int threads = 256;
 constexpr int columns_of_block = static_cast<int>(pn::max_hadamard_block);  // of a block of threads: whole segments
 
+// `out` may be x.
 __global__ void __launch_bounds__(threads) hadamard(const HadamardRows what) {
   PNCUDA_SHARED(float, values);
   for (std::int64_t token = blockIdx.y; token < what.tokens; token += gridDim.y) {
@@ -19,13 +20,13 @@ __global__ void __launch_bounds__(threads) hadamard(const HadamardRows what) {
       const std::int64_t left = what.k - first;
       const int count = left < columns_of_block ? static_cast<int>(left) : columns_of_block;
       if (what.block != 0) {
-        rotate(x, what.x_type, first, count, what.block, values);
+        rotate<true>(x, what.x_type, first, count, what.block, values);
         for (int i = static_cast<int>(threadIdx.x); i < count; i += threads)
           store_element(out, what.out_type, first + i, values[i]);
         __syncthreads();
       } else {
         for (int i = static_cast<int>(threadIdx.x); i < count; i += threads)
-          store_element(out, what.out_type, first + i, load_element(x, what.x_type, first + i));
+          store_element(out, what.out_type, first + i, load_written_element(x, what.x_type, first + i));
       }
     }
   }

@@ -10,12 +10,14 @@ namespace pncuda {
 
 // `count` numbers of x, from `first` on, into `out` and there rotated in segments of b; count is a multiple of b. The
 // butterflies in the order of pn::hadamard_activations (h = 1, 2, 4, ...), two at a time, every sum rounded; then the
-// scale. All threads of the block; ends with a barrier.
+// scale. All threads of the block; ends with a barrier. `written`: the launch may write x.
+template <bool written = false>
 __device__ __forceinline__ void rotate(const void* x, int type, std::int64_t first, int count, int b, float* out) {
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
 #pragma unroll 1
-  for (int i = thread; i < count; i += threads) out[i] = load_element(x, type, first + i);
+  for (int i = thread; i < count; i += threads)
+    out[i] = written ? load_written_element(x, type, first + i) : load_element(x, type, first + i);
   __syncthreads();
   const float scale = static_cast<float>(pn::hadamard_scale(static_cast<std::size_t>(b)));
 #pragma unroll 1

@@ -19,6 +19,11 @@ struct Device {
   int shared_per_block = 0;           // bytes of dynamic shared memory that a block may ask for
   int shared_per_multiprocessor = 0;  // bytes
   bool tensor = false;                // the tensor path: device and compiled kernels both have it
+  bool operator==(const Device& b) const {
+    return major == b.major && minor == b.minor && multiprocessors == b.multiprocessors &&
+           shared_per_block == b.shared_per_block && shared_per_multiprocessor == b.shared_per_multiprocessor &&
+           tensor == b.tensor;
+  }
 };
 
 // How a multiply is cut into launches. What it decides has no influence on any bit of a result.

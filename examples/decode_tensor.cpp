@@ -1,7 +1,7 @@
 // A loader that knows the three types of blocks: bytes of a tensor, as a file has them, to fp32 rows. Headers only, no
 // allocation, no exceptions; copy what you need.
 //
-//   g++ -std=c++17 -O2 -Iinclude examples/decode_tensor.cpp -o decode_tensor && ./decode_tensor
+//   g++ -std=c++17 -O2 -Iinclude examples/decode_tensor.cpp -o build/decode_tensor && build/decode_tensor
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

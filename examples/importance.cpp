@@ -1,7 +1,8 @@
 // Some columns matter more: an importance matrix says so (the mean square of each column's activations, as llama.cpp's
 // llama-imatrix writes it). Quantizes rows with and without, through pn::cpu, and compares what the error costs.
 //
-//   g++ -std=c++17 -O2 -Iinclude examples/importance.cpp -o importance -lpn_cpu && ./importance
+//   g++ -std=c++17 -O2 examples/importance.cpp $(pkg-config --cflags --libs pn-cpu) -o build/importance
+//   build/importance
 #include <cmath>
 #include <cstdint>
 #include <cstdio>

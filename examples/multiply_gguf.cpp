@@ -1,8 +1,8 @@
 // An engine that reads a BF16_P12 tensor from a GGUF file and multiplies with it as it lies there: no BF16 copy exists.
 //
 //   pnpack pack model.gguf model.p12.gguf
-//   g++ -std=c++17 -O2 -Iinclude examples/multiply_gguf.cpp -o multiply_gguf -lpn_cpu
-//   ./multiply_gguf model.p12.gguf blk.0.ffn_down.weight
+//   g++ -std=c++17 -O2 examples/multiply_gguf.cpp $(pkg-config --cflags --libs pn-cpu) -o build/multiply_gguf
+//   build/multiply_gguf model.p12.gguf blk.0.ffn_down.weight
 //
 // The reader is the least that works: GGUF version 3, little-endian, one file. Sizes in a header are not to be trusted,
 // so each read is checked against the end of the file.

@@ -1,7 +1,7 @@
 // How much does a row of weights lose in pn4t and pn3t, and are the blocks whole? Quantizes a row, validates it, reads
 // it back. Headers only:
 //
-//   g++ -std=c++17 -O2 -Iinclude examples/quantize_row.cpp -o quantize_row && ./quantize_row
+//   g++ -std=c++17 -O2 -Iinclude examples/quantize_row.cpp -o build/quantize_row && build/quantize_row
 #include <cmath>
 #include <cstdio>
 #include <pn/pn.hpp>

@@ -1,7 +1,7 @@
 // A kernel of your own on packed weights: the Euclidean norm of each row of a BF16_P12 matrix (which DoRA, for one,
 // rescales by). pncuda/decode_p12.cuh is all that it needs of pn: the layout of a block stays behind two functions.
 //
-//   nvcc -std=c++17 -arch=native -Iinclude examples/row_norms.cu -o row_norms && ./row_norms
+//   nvcc -std=c++17 -arch=native -Iinclude examples/row_norms.cu -o build/row_norms && build/row_norms
 #include <cuda_runtime.h>
 
 #include <cmath>

@@ -17,7 +17,8 @@
 //   returns    Status::ok; bad_length when k is not a multiple of the block, or when an Element or Activations is none
 //              of those declared; isa_not_available; too_many_tokens where tokens are given; and what is listed with
 //              each function. On a failure the results are unspecified unless said otherwise, and *fault, where one is
-//              given, tells where. Zero rows, tokens or ids are ok.
+//              given, tells where. Zero rows, tokens or ids are ok. pn::status_text says a status in words.
+//   sizes      a row of k weights is pn::row_bytes<T>(k) bytes of blocks, p12::row_bytes(k) of BF16_P12's
 #ifndef PN_CPU_HPP
 #define PN_CPU_HPP
 

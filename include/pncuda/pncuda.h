@@ -152,7 +152,7 @@ PNCUDA_API pncuda_status pncuda_column_shard(const pncuda_weights* native, int64
  * T is there because the latter two keep x in fp16 (fp32 x in two parts on tensor cores) below the largest of its
  * blocks. To all of them add k * 2^-120, which matters only where x * d is below 1e-30. The sums of tensor cores are
  * measured as an emulation adds them; bench/gpu.sh measures a device. NaN and infinities among the activations make the
- * whole result of their token NaN; weights with a NaN or infinite scale make that row's results NaN or infinite.
+ * whole result of their token NaN; pn3t and pn4t with a NaN or infinite scale make that row's results NaN or infinite.
  *
  * BF16_P12 and plain BF16: exact products of bf16 weights and x, whatever its type, in fp32 sums; results of packed
  * and of unpacked weights have the same bits, on either path. With S = sum over k of |x[m][k] * w[n][k]|
@@ -160,7 +160,7 @@ PNCUDA_API pncuda_status pncuda_column_shard(const pncuda_weights* native, int64
  *   PNCUDA_PATH_TENSOR   |y - exact| <= (k / 512 + 16) * 2^-22 * S
  * To both add k * 2^-149, which matters only where products are below 1e-37. On the tensor path fp16 x enters in two
  * bf16 parts and fp32 x in three, exactly from 2^-110 on (below it what lies under 2^-133 is lost); then an infinite
- * weight gives NaN.
+ * weight gives NaN. Otherwise NaN and infinities give what IEEE sums give.
  */
 
 enum {

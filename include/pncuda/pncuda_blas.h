@@ -63,8 +63,9 @@ PNCUDA_API pncuda_status pncuda_overlap_destroy(pncuda_overlap* overlap);
  * Proof: with `proof` BF16_P12 weights are unpacked to bf16 as a whole, in front of the workspace, and what follows is
  * pncuda_matmul of the unpacked matrix (PNCUDA_BF16_PLAIN, rows 2 * k bytes apart, at a multiple of 256) with the rest
  * of the workspace: the same way, the same calls of cuBLAS, the same bits, for any number of tokens. (Where plain BF16
- * has slices both calls must have room for the best, or the same room.) Slow, and it needs the memory that packing
- * saves: to compare a packed with an unpacked model. Without it the two agree bit for bit below switch_tokens. */
+ * has slices both calls must have room for the best, or the same room; cuBLAS must not be allowed atomics.) Slow, and
+ * it needs the memory that packing saves: to compare a packed with an unpacked model. Without it the two agree bit for
+ * bit below switch_tokens. */
 typedef struct pncuda_matmul_args {
   size_t struct_size;            /* sizeof this struct */
   const pncuda_weights* weights; /* W[n][k] */
@@ -154,9 +155,9 @@ PNCUDA_API pncuda_status pncuda_tuning_find(const pncuda_tuning* tuning, int32_t
  * args->tokens is the largest number of tokens there is room for in x, y and the workspace; switch_tokens is ignored,
  * `overlap` and mode are used as they are, `proof` is PNCUDA_UNSUPPORTED. token_counts: `count` rising numbers from 1
  * to args->tokens. Null: the first counts that need one more pass of a GEMV, as far as there is room: 33, 65, 97, 129,
- * 161, 193, 225 and 257 where it takes 32 tokens at a time (BF16 weights and bf16 x on tensor cores), elsewhere 17 and
- * 49, too. (A count between two of the list goes the way of the one before. Slices matter up to some thousand tokens:
- * a list of one's own may go on.)
+ * 161, 193, 225 and 257 where it takes more than 16 tokens at a time (BF16 weights and bf16 x on tensor cores),
+ * elsewhere 17 and 49, too. (A count between two of the list goes the way of the one before. Slices matter up to some
+ * thousand tokens: a list of one's own may go on.)
  *
  * Not a launch: synchronises `stream`, allocates four times the L2 cache while it runs (memory that is written between
  * runs, so that weights come from where they come from in a model), makes and destroys events; not while a stream

@@ -50,7 +50,8 @@ enum {
 };
 
 /* One to three matrices with the same type of weights and the same k multiply the same x in one launch (q, k and v;
- * gate and up). Results have the bits of pncuda_gemv with the same mode.
+ * gate and up), or in one for each set of tokens that pncuda_gemv_query names. Results have the bits of pncuda_gemv
+ * with the same mode.
  *
  * Experts: expert_ids[token][slot] in device memory names the expert that multiplies, so that there are tokens * slots
  * results. x has a row for each token, or with x_per_slot one for each slot. An expert's weights are read once for up

@@ -9,6 +9,6 @@ string(REGEX REPLACE "[ \n]+" " " output "${output}")  # CMake breaks the lines 
 message("${output}")
 if(result EQUAL 0)
   message(FATAL_ERROR "configuring succeeded")
-elseif(NOT output MATCHES "this installation of pn has no component '${component}'")
-  message(FATAL_ERROR "the message does not name the component")
+elseif(NOT output MATCHES "this installation of pn has no component '${component}', but core cpu")
+  message(FATAL_ERROR "the message does not name the component and those that there are")
 endif()

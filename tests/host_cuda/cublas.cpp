@@ -56,14 +56,25 @@ std::vector<double> elements(Matrix matrix, int lines, int k, bool rows) {
   return values;
 }
 
+double rounded(double v, cudaDataType_t type) {
+  float room;
+  store(&room, type, 0, v);
+  return load(&room, type, 0);
+}
+
+// `split`: in two halves of k, each rounded to C's type.
 void multiply(int m, int n, int k, double alpha, Matrix a, Matrix b, double beta, void* c, cudaDataType_t c_type,
-              int ldc) {
+              int ldc, bool split) {
   const std::vector<double> left = elements(a, m, k, true), right = elements(b, n, k, false);
   for (int column = 0; column < n; ++column) {
     for (int row = 0; row < m; ++row) {
+      const auto sum_over = [&](int first, int last) {
+        const auto row_of_a = left.begin() + std::ptrdiff_t{row} * k;
+        return std::inner_product(row_of_a + first, row_of_a + last, right.begin() + std::ptrdiff_t{column} * k + first,
+                                  0.0);
+      };
       const double sum =
-          std::inner_product(left.begin() + std::ptrdiff_t{row} * k, left.begin() + (std::ptrdiff_t{row} + 1) * k,
-                             right.begin() + std::ptrdiff_t{column} * k, 0.0);
+          split ? rounded(sum_over(0, k / 2), c_type) + rounded(sum_over(k / 2, k), c_type) : sum_over(0, k);
       const auto place =
           static_cast<std::size_t>(column) * static_cast<std::size_t>(ldc) + static_cast<std::size_t>(row);
       const double old = beta == 0 ? 0 : beta * load(c, c_type, place);  // beta = 0: C is not read, NaN or not
@@ -138,12 +149,14 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cub
   const bool sums = compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_PEDANTIC;
   if (!is_type(a_type) || a_type != b_type || !results || !sums) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (m == 0 || n == 0) return CUBLAS_STATUS_SUCCESS;
-  const bool tf32 = handle->mode == CUBLAS_TF32_TENSOR_OP_MATH && compute == CUBLAS_COMPUTE_32F;
+  constexpr int whole_sums = CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+  const bool tf32 = (handle->mode & ~whole_sums) == CUBLAS_TF32_TENSOR_OP_MATH && compute == CUBLAS_COMPUTE_32F;
+  const bool split = c_type != CUDA_R_32F && (handle->mode & whole_sums) == 0 && compute == CUBLAS_COMPUTE_32F;
   const Matrix left{a, a_type, lda, transa != CUBLAS_OP_N, tf32}, right{b, b_type, ldb, transb != CUBLAS_OP_N, tf32};
   const auto scale = static_cast<double>(*static_cast<const float*>(alpha));
   const auto keep = static_cast<double>(*static_cast<const float*>(beta));
   const cudaError_t error = host_cuda::enqueue("cublasGemmEx", handle->stream, [=] {
-    multiply(m, n, k, scale, left, right, keep, c, c_type, ldc);
+    multiply(m, n, k, scale, left, right, keep, c, c_type, ldc, split);
     return cudaSuccess;
   });
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

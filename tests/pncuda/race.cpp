@@ -3,8 +3,10 @@
 #include <cuda_runtime.h>
 #include <pncuda/pncuda_p12.h>
 
+#include <atomic>
 #include <cstdio>
 #include <host_cuda/host_cuda.hpp>
+#include <thread>
 #include <vector>
 
 #include "../pn/testing.hpp"
@@ -99,6 +101,21 @@ void multiply_p12(std::int64_t rows, std::int64_t blocks, std::int64_t tokens, i
   for (void* const p : {static_cast<void*>(w), x, y, bias, static_cast<void*>(ids)}) cudaFree(p);
 }
 
+// Preparing again while others plan.
+void prepare_beside_queries() {
+  std::atomic<int> failed{0};
+  std::thread other([&] {
+    for (int i = 0; i < 20; ++i) failed += pncuda_prepare(0) != PNCUDA_OK;
+  });
+  const pncuda_weights weights{sizeof weights, PNCUDA_BF16_P12, PNCUDA_NATIVE, nullptr, 16, 256, 392};
+  const pncuda_gemv_args args{sizeof args, &weights, nullptr, 512, PNCUDA_BF16, PNCUDA_F32, nullptr, 64, 1, 0, 0};
+  pncuda_gemv_plan plan{};
+  plan.struct_size = sizeof plan;
+  for (int i = 0; i < 200; ++i) check(pncuda_gemv_query(&args, &plan));
+  other.join();
+  failures += failed;
+}
+
 void pack(std::int64_t rows, std::int64_t blocks) {
   const std::int64_t weights = rows * blocks * 256;
   void* const plain = allocate(2 * weights);
@@ -166,6 +183,7 @@ int main() {
         multiply_p12(64, 3, 17, PNCUDA_F16, order);
         multiply_p12(16, 68, 32, PNCUDA_BF16, order);
       }
+      prepare_beside_queries();
       pack(5, 3);
       add_low_rank(70, 300, 5, 3);
     }

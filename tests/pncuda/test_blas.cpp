@@ -948,6 +948,36 @@ TEST_CASE("blas: fp32 is not multiplied as TF32", "[blas]") {
   }
 }
 
+TEST_CASE("blas: sums over parts of k are not rounded to y's type", "[blas]") {
+  const Restore restore;
+  Random random(35);
+  use(host_cuda::h100());
+  const Weights pn(PNCUDA_PN4T, 20, 4, random);
+  const Bf16Weights bf16(random_blocks(random, 20), 20);
+  const Handle handle;
+  for (const cublasMath_t before : {CUBLAS_DEFAULT_MATH, CUBLAS_TF32_TENSOR_OP_MATH})
+    for (const int type : {PNCUDA_BF16, PNCUDA_F16})
+      for (const bool is_pn : {false, true}) {
+        if (!is_pn && type == PNCUDA_F16) continue;
+        REQUIRE(cublasSetMathMode(handle.handle, before) == CUBLAS_STATUS_SUCCESS);
+        const Activations x(type, 3, 256, random);
+        const Output y(3, 40, 40), workspace(1, 1 << 16, 1 << 16);
+        const pncuda_weights w = is_pn ? pn.native() : bf16.packed();
+        Options options;
+        options.y_type = type;
+        pncuda_matmul_args args = matmul_args(w, x, y, options);
+        args.workspace = workspace.data();
+        args.workspace_size = 1 << 16;
+        CAPTURE(before, type, is_pn);
+        REQUIRE(pncuda_matmul(&args, handle.handle, nullptr) == PNCUDA_OK);
+        const auto got = bits_of_rows(y, type, 3, 20);
+        REQUIRE(got == (is_pn ? expected(pn, x, options, true) : expected(bf16, x, options, true)));
+        cublasMath_t mode = CUBLAS_PEDANTIC_MATH;
+        REQUIRE(cublasGetMathMode(handle.handle, &mode) == CUBLAS_STATUS_SUCCESS);
+        REQUIRE(mode == before);
+      }
+}
+
 // ---- Arguments ----
 
 // Every wrong argument, and that nothing happens then.

@@ -21,7 +21,12 @@ enum cublasOperation_t : int { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_OP_C = 2
 enum cublasComputeType_t : int { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_PEDANTIC = 69 };
 enum cublasGemmAlgo_t : int { CUBLAS_GEMM_DEFAULT = -1 };
 enum cublasPointerMode_t : int { CUBLAS_POINTER_MODE_HOST = 0, CUBLAS_POINTER_MODE_DEVICE = 1 };
-enum cublasMath_t : int { CUBLAS_DEFAULT_MATH = 0, CUBLAS_PEDANTIC_MATH = 2, CUBLAS_TF32_TENSOR_OP_MATH = 3 };
+enum cublasMath_t : int {
+  CUBLAS_DEFAULT_MATH = 0,
+  CUBLAS_PEDANTIC_MATH = 2,
+  CUBLAS_TF32_TENSOR_OP_MATH = 3,
+  CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16
+};
 
 using cublasHandle_t = struct cublasContext*;
 
@@ -36,7 +41,8 @@ cublasStatus_t cublasGetPointerMode(cublasHandle_t handle, cublasPointerMode_t* 
 const char* cublasGetStatusString(cublasStatus_t status);
 
 // C[m][n] = alpha * op(A)[m][k] * op(B)[k][n] + beta * C, columns one after another; alpha and beta are floats of the
-// host; in the other pointer mode it is an invalid value. In the mode of TF32 fp32 factors lose 13 bits first.
+// host; in the other pointer mode it is an invalid value. In the mode of TF32 fp32 factors lose 13 bits first. Where C has
+// 16 bits, the sums over the two halves of k are rounded to its type before they are added, unless the mode disallows it.
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
                             int k, const void* alpha, const void* a, cudaDataType_t a_type, int lda, const void* b,
                             cudaDataType_t b_type, int ldb, const void* beta, void* c, cudaDataType_t c_type, int ldc,
