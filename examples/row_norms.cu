@@ -10,7 +10,6 @@
 #include <p12/p12.hpp>
 #include <pn/half.hpp>
 #include <pncuda/decode_p12.cuh>
-#include <random>
 #include <vector>
 
 namespace {
@@ -47,10 +46,9 @@ bool ok(cudaError_t error) {
 
 int main() {
   constexpr std::size_t rows = 48, k = 1024, stride = p12::row_bytes(k);
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal(0.0f, 0.02f);
   std::vector<std::uint16_t> weights(rows * k);
-  for (std::uint16_t& w : weights) w = pn::float_to_bf16(normal(random));
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    weights[i] = pn::float_to_bf16(0.02f * std::cos(0.37f * static_cast<float>(i * i % 977)));
   weights[3] = pn::float_to_bf16(1.5f);  // far from the others: listed
   std::vector<p12::Block392> blocks(rows * p12::block_count(k));
   if (p12::pack_row(weights.data(), rows * k, blocks.data()) != pn::Status::ok) return 1;

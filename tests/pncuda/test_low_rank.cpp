@@ -1,4 +1,7 @@
 // pncuda_low_rank: against sums in double, and rows that nobody asks for.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "p12_testing.hpp"
 
 using namespace testing;
@@ -229,6 +232,50 @@ TEST_CASE("low_rank: rows without a scale keep their bits", "[low_rank]") {
     for (const int64_t m : {int64_t{0}, int64_t{2}})
       for (int64_t i = 0; i < n; ++i) REQUIRE(load_bits(y_type, y.row(m), i) == load_bits(y_type, other.row(m), i));
   }
+}
+
+// In place a token without a scale may lie where nobody may go.
+TEST_CASE("low_rank: rows without a scale are neither read nor written", "[low_rank]") {
+  const Restore restore;
+  Random random(4);
+  use(host_cuda::h100());
+  const int64_t n = 37, tokens = 3, rank = 4, k = 16;
+  const auto page = static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  void* const pages = mmap(nullptr, size(tokens * page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(pages != MAP_FAILED);
+  REQUIRE(mprotect(static_cast<uint8_t*>(pages) + page, size(page), PROT_NONE) == 0);
+  const Activations a = factors(PNCUDA_BF16, rank, k, random, 0, 0), b = factors(PNCUDA_BF16, n, rank, random, 0, 0),
+                    x = factors(PNCUDA_BF16, tokens, k, random, 0, 0);
+  const float scales[] = {1.0f, 0.0f, 1.5f};
+  std::vector<uint8_t> scale_bytes(sizeof scales);
+  std::memcpy(scale_bytes.data(), scales, sizeof scales);
+  const Input scale_memory(scale_bytes);
+  const Output workspace(1, tokens * rank * 4, tokens * rank * 4);
+  pncuda_low_rank_args args{};
+  args.struct_size = sizeof args;
+  args.a = a.data();
+  args.b = b.data();
+  args.a_stride = a.stride();
+  args.b_stride = b.stride();
+  args.factor_type = args.x_type = PNCUDA_BF16;
+  args.rank = rank;
+  args.k = k;
+  args.n = n;
+  args.x = x.data();
+  args.x_stride = x.stride();
+  args.y_type = PNCUDA_F32;
+  args.y = pages;
+  args.base = pages;
+  args.y_stride = args.base_stride = page;
+  args.tokens = tokens;
+  args.scales = reinterpret_cast<const float*>(scale_memory.data());
+  args.workspace = workspace.data();
+  args.workspace_size = size(tokens * rank * 4);
+  REQUIRE(pncuda_low_rank(&args, nullptr) == PNCUDA_OK);
+  for (const int64_t m : {int64_t{0}, int64_t{2}})
+    for (int64_t i = 0; i < n; ++i)
+      REQUIRE(load_bits(PNCUDA_F32, static_cast<const uint8_t*>(pages) + m * page, i) != 0);
+  REQUIRE(munmap(pages, size(tokens * page)) == 0);
 }
 
 TEST_CASE("low_rank: many tokens, most without a scale", "[low_rank]") {
