@@ -179,6 +179,33 @@ TEST_CASE("low_rank: against double, all ranks, lengths and types", "[low_rank]"
 }
 
 // y may hold anything where nothing is added: signalling NaN and all stays.
+// a[rank][k], b[n][rank], x[tokens][k], all bf16, and y as its own base.
+pncuda_low_rank_args args_in_place(const Activations& a, const Activations& b, const Activations& x,
+                                   const Input& scales, const Output& workspace, void* y, int64_t y_stride,
+                                   int y_type) {
+  pncuda_low_rank_args args{};
+  args.struct_size = sizeof args;
+  args.a = a.data();
+  args.b = b.data();
+  args.a_stride = a.stride();
+  args.b_stride = b.stride();
+  args.factor_type = args.x_type = PNCUDA_BF16;
+  args.rank = static_cast<std::int32_t>(a.tokens());
+  args.k = x.k();
+  args.n = b.tokens();
+  args.x = x.data();
+  args.x_stride = x.stride();
+  args.y_type = y_type;
+  args.y = y;
+  args.base = y;
+  args.y_stride = args.base_stride = y_stride;
+  args.tokens = x.tokens();
+  args.scales = reinterpret_cast<const float*>(scales.data());
+  args.workspace = workspace.data();
+  args.workspace_size = size(args.tokens * args.rank * 4);
+  return args;
+}
+
 TEST_CASE("low_rank: rows without a scale keep their bits", "[low_rank]") {
   const Restore restore;
   Random random(2);
@@ -196,28 +223,7 @@ TEST_CASE("low_rank: rows without a scale keep their bits", "[low_rank]") {
       for (int64_t i = 0; i < n * element; ++i) y.row(m)[i] = random.coin() ? 0xFF : random.byte();
     std::vector<std::vector<uint8_t>> before;
     for (int64_t m = 0; m < tokens; ++m) before.emplace_back(y.row(m), y.row(m) + n * element);
-    pncuda_low_rank_args args{};
-    args.struct_size = sizeof args;
-    args.a = a.data();
-    args.b = b.data();
-    args.a_stride = a.stride();
-    args.b_stride = b.stride();
-    args.factor_type = PNCUDA_BF16;
-    args.rank = rank;
-    args.k = k;
-    args.n = n;
-    args.x = x.data();
-    args.x_stride = x.stride();
-    args.x_type = PNCUDA_BF16;
-    args.y_type = y_type;
-    args.y = y.data();
-    args.y_stride = y.stride();
-    args.base = y.data();
-    args.base_stride = y.stride();
-    args.tokens = tokens;
-    args.scales = reinterpret_cast<const float*>(scale_memory.data());
-    args.workspace = workspace.data();
-    args.workspace_size = size(tokens * rank * 4);
+    pncuda_low_rank_args args = args_in_place(a, b, x, scale_memory, workspace, y.data(), y.stride(), y_type);
     REQUIRE(pncuda_low_rank(&args, nullptr) == PNCUDA_OK);
     REQUIRE(y.intact());
     for (int64_t m = 0; m < tokens; ++m)
@@ -251,26 +257,7 @@ TEST_CASE("low_rank: rows without a scale are neither read nor written", "[low_r
   std::memcpy(scale_bytes.data(), scales, sizeof scales);
   const Input scale_memory(scale_bytes);
   const Output workspace(1, tokens * rank * 4, tokens * rank * 4);
-  pncuda_low_rank_args args{};
-  args.struct_size = sizeof args;
-  args.a = a.data();
-  args.b = b.data();
-  args.a_stride = a.stride();
-  args.b_stride = b.stride();
-  args.factor_type = args.x_type = PNCUDA_BF16;
-  args.rank = rank;
-  args.k = k;
-  args.n = n;
-  args.x = x.data();
-  args.x_stride = x.stride();
-  args.y_type = PNCUDA_F32;
-  args.y = pages;
-  args.base = pages;
-  args.y_stride = args.base_stride = page;
-  args.tokens = tokens;
-  args.scales = reinterpret_cast<const float*>(scale_memory.data());
-  args.workspace = workspace.data();
-  args.workspace_size = size(tokens * rank * 4);
+  const pncuda_low_rank_args args = args_in_place(a, b, x, scale_memory, workspace, pages, page, PNCUDA_F32);
   REQUIRE(pncuda_low_rank(&args, nullptr) == PNCUDA_OK);
   for (const int64_t m : {int64_t{0}, int64_t{2}})
     for (int64_t i = 0; i < n; ++i)
