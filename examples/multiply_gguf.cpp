@@ -85,8 +85,10 @@ Tensor find(const Bytes& file, const std::string& name) {
     const auto dimensions = reader.number<std::uint32_t>();
     for (std::uint32_t d = 0; d < dimensions; ++d) {
       const auto size = reader.number<std::uint64_t>();
-      if (d == 0) tensor.k = size;
-      if (d == 0) continue;
+      if (d == 0) {
+        tensor.k = size;
+        continue;
+      }
       if (size == 0 || tensor.rows > file.size() / size) throw std::runtime_error("a tensor of no possible size");
       tensor.rows *= size;
     }

@@ -22,6 +22,34 @@ Activations factors(int type, int64_t rows, int64_t columns, Random& random, int
   return Activations(type, rows, columns, values, pad, shift);
 }
 
+// a[rank][k], b[n][rank], x[tokens][k], and y as its own base.
+pncuda_low_rank_args args_in_place(const Activations& a, const Activations& b, const Activations& x,
+                                   const Input& scales, const Output& workspace, void* y, int64_t y_stride,
+                                   int y_type) {
+  pncuda_low_rank_args args{};
+  args.struct_size = sizeof args;
+  args.a = a.data();
+  args.b = b.data();
+  args.a_stride = a.stride();
+  args.b_stride = b.stride();
+  args.factor_type = a.type();
+  args.x_type = x.type();
+  args.rank = static_cast<std::int32_t>(a.tokens());
+  args.k = x.k();
+  args.n = b.tokens();
+  args.x = x.data();
+  args.x_stride = x.stride();
+  args.y_type = y_type;
+  args.y = y;
+  args.base = y;
+  args.y_stride = args.base_stride = y_stride;
+  args.tokens = x.tokens();
+  args.scales = reinterpret_cast<const float*>(scales.data());
+  args.workspace = workspace.data();
+  args.workspace_size = size(args.tokens * args.rank * 4);
+  return args;
+}
+
 class Case {
  public:
   Case(const LowRankShape& shape, const std::vector<float>& scales, Random& random)
@@ -52,29 +80,12 @@ class Case {
       for (int64_t m = 0; m < tokens; ++m)
         for (int64_t n = 0; n < s.n; ++n) store_bits(s.y_type, y.row(m), n, bits_as(s.y_type, base_of.token(m)[n]));
     const Output workspace(1, tokens * s.rank * 4, tokens * s.rank * 4, 4);
-    pncuda_low_rank_args args{};
-    args.struct_size = sizeof args;
-    args.a = a.data();
-    args.b = b.data();
-    args.a_stride = a.stride();
-    args.b_stride = b.stride();
-    args.factor_type = s.factor_type;
-    args.rank = static_cast<std::int32_t>(s.rank);
-    args.k = s.k;
-    args.n = s.n;
-    args.x = these.data();
-    args.x_stride = these.stride();
-    args.x_type = s.x_type;
-    args.y_type = s.y_type;
-    args.y = y.data();
-    args.y_stride = y.stride();
-    args.base = s.base == LowRankShape::none ? nullptr : s.base == LowRankShape::in_place ? y.data() : base_of.data();
-    args.base_stride = s.base == LowRankShape::in_place ? y.stride() : base_of.stride();
-    args.tokens = tokens;
-    args.scales = reinterpret_cast<const float*>(scales_of.data());
-    args.workspace = workspace.data();
-    args.workspace_size = pncuda_low_rank_workspace(tokens, args.rank);
-    REQUIRE(args.workspace_size == size(tokens * s.rank * 4));
+    pncuda_low_rank_args args = args_in_place(a, b, these, scales_of, workspace, y.data(), y.stride(), s.y_type);
+    if (s.base != LowRankShape::in_place) {
+      args.base = s.base == LowRankShape::none ? nullptr : base_of.data();
+      args.base_stride = base_of.stride();
+    }
+    REQUIRE(pncuda_low_rank_workspace(tokens, args.rank) == args.workspace_size);
     REQUIRE(pncuda_low_rank(&args, nullptr) == PNCUDA_OK);
     REQUIRE(y.intact());
     REQUIRE(workspace.intact());
@@ -179,33 +190,6 @@ TEST_CASE("low_rank: against double, all ranks, lengths and types", "[low_rank]"
 }
 
 // y may hold anything where nothing is added: signalling NaN and all stays.
-// a[rank][k], b[n][rank], x[tokens][k], all bf16, and y as its own base.
-pncuda_low_rank_args args_in_place(const Activations& a, const Activations& b, const Activations& x,
-                                   const Input& scales, const Output& workspace, void* y, int64_t y_stride,
-                                   int y_type) {
-  pncuda_low_rank_args args{};
-  args.struct_size = sizeof args;
-  args.a = a.data();
-  args.b = b.data();
-  args.a_stride = a.stride();
-  args.b_stride = b.stride();
-  args.factor_type = args.x_type = PNCUDA_BF16;
-  args.rank = static_cast<std::int32_t>(a.tokens());
-  args.k = x.k();
-  args.n = b.tokens();
-  args.x = x.data();
-  args.x_stride = x.stride();
-  args.y_type = y_type;
-  args.y = y;
-  args.base = y;
-  args.y_stride = args.base_stride = y_stride;
-  args.tokens = x.tokens();
-  args.scales = reinterpret_cast<const float*>(scales.data());
-  args.workspace = workspace.data();
-  args.workspace_size = size(args.tokens * args.rank * 4);
-  return args;
-}
-
 TEST_CASE("low_rank: rows without a scale keep their bits", "[low_rank]") {
   const Restore restore;
   Random random(2);
