@@ -924,28 +924,36 @@ TEST_CASE("blas: the second stream is made and given back", "[blas]") {
   REQUIRE(calls.count("cudaEventDestroy") == 4);
 }
 
+// Whatever mode the handle is in, x and y of one type give the sums that are promised, and the mode is kept.
+void check_math_mode(const Weights& pn, const Bf16Weights& bf16, bool is_pn, int type, cublasMath_t before,
+                     Random& random) {
+  const Handle handle;
+  REQUIRE(cublasSetMathMode(handle.handle, before) == CUBLAS_STATUS_SUCCESS);
+  const Activations x(type, 3, 256, random);
+  const int64_t row = 20 * bytes_of(type);
+  const Output y(3, row, row), workspace(1, 1 << 16, 1 << 16);
+  const pncuda_weights w = is_pn ? pn.native() : bf16.packed();
+  Options options;
+  options.y_type = type;
+  pncuda_matmul_args args = matmul_args(w, x, y, options);
+  args.workspace = workspace.data();
+  args.workspace_size = 1 << 16;
+  CAPTURE(before, name_of(type), is_pn);
+  REQUIRE(pncuda_matmul(&args, handle.handle, nullptr) == PNCUDA_OK);
+  REQUIRE(bits_of_rows(y, type, 3, 20) == (is_pn ? expected(pn, x, options, true) : expected(bf16, x, options, true)));
+  cublasMath_t mode = CUBLAS_PEDANTIC_MATH;
+  REQUIRE(cublasGetMathMode(handle.handle, &mode) == CUBLAS_STATUS_SUCCESS);
+  REQUIRE(mode == before);
+}
+
 TEST_CASE("blas: fp32 is not multiplied as TF32", "[blas]") {
   const Restore restore;
   Random random(34);
   use(host_cuda::h100());
   const Weights pn(PNCUDA_PN4T, 20, 4, random);
   const Bf16Weights bf16(random_blocks(random, 20), 20);
-  const Handle handle;
-  REQUIRE(cublasSetMathMode(handle.handle, CUBLAS_TF32_TENSOR_OP_MATH) == CUBLAS_STATUS_SUCCESS);
-  for (const bool is_pn : {false, true}) {
-    const Activations x(PNCUDA_F32, 3, 256, random);
-    const Output y(3, 80, 80), workspace(1, 1 << 16, 1 << 16);
-    const pncuda_weights w = is_pn ? pn.native() : bf16.packed();
-    pncuda_matmul_args args = matmul_args(w, x, y, {});
-    args.workspace = workspace.data();
-    args.workspace_size = 1 << 16;
-    REQUIRE(pncuda_matmul(&args, handle.handle, nullptr) == PNCUDA_OK);
-    const auto got = bits_of_rows(y, PNCUDA_F32, 3, 20);
-    REQUIRE(got == (is_pn ? expected(pn, x, {}, true) : expected(bf16, x, {}, true)));
-    cublasMath_t mode = CUBLAS_DEFAULT_MATH;
-    REQUIRE(cublasGetMathMode(handle.handle, &mode) == CUBLAS_STATUS_SUCCESS);
-    REQUIRE(mode == CUBLAS_TF32_TENSOR_OP_MATH);
-  }
+  for (const bool is_pn : {false, true})
+    check_math_mode(pn, bf16, is_pn, PNCUDA_F32, CUBLAS_TF32_TENSOR_OP_MATH, random);
 }
 
 TEST_CASE("blas: sums over parts of k are not rounded to y's type", "[blas]") {
@@ -954,28 +962,10 @@ TEST_CASE("blas: sums over parts of k are not rounded to y's type", "[blas]") {
   use(host_cuda::h100());
   const Weights pn(PNCUDA_PN4T, 20, 4, random);
   const Bf16Weights bf16(random_blocks(random, 20), 20);
-  const Handle handle;
   for (const cublasMath_t before : {CUBLAS_DEFAULT_MATH, CUBLAS_TF32_TENSOR_OP_MATH})
     for (const int type : {PNCUDA_BF16, PNCUDA_F16})
-      for (const bool is_pn : {false, true}) {
-        if (!is_pn && type == PNCUDA_F16) continue;
-        REQUIRE(cublasSetMathMode(handle.handle, before) == CUBLAS_STATUS_SUCCESS);
-        const Activations x(type, 3, 256, random);
-        const Output y(3, 40, 40), workspace(1, 1 << 16, 1 << 16);
-        const pncuda_weights w = is_pn ? pn.native() : bf16.packed();
-        Options options;
-        options.y_type = type;
-        pncuda_matmul_args args = matmul_args(w, x, y, options);
-        args.workspace = workspace.data();
-        args.workspace_size = 1 << 16;
-        CAPTURE(before, type, is_pn);
-        REQUIRE(pncuda_matmul(&args, handle.handle, nullptr) == PNCUDA_OK);
-        const auto got = bits_of_rows(y, type, 3, 20);
-        REQUIRE(got == (is_pn ? expected(pn, x, options, true) : expected(bf16, x, options, true)));
-        cublasMath_t mode = CUBLAS_PEDANTIC_MATH;
-        REQUIRE(cublasGetMathMode(handle.handle, &mode) == CUBLAS_STATUS_SUCCESS);
-        REQUIRE(mode == before);
-      }
+      for (const bool is_pn : {false, true})
+        if (is_pn || type == PNCUDA_BF16) check_math_mode(pn, bf16, is_pn, type, before, random);
 }
 
 // ---- Arguments ----
