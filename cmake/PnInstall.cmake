@@ -97,10 +97,10 @@ if(PN_BUILD_CUDA_BLAS)
 endif()
 
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT development)
-# What other implementations check themselves against.
-install(DIRECTORY tests/golden/ DESTINATION ${CMAKE_INSTALL_DATADIR}/pn/golden COMPONENT development
+# What other implementations check themselves against: a component of its own, as it needs nothing else.
+install(DIRECTORY tests/golden/ DESTINATION ${CMAKE_INSTALL_DATADIR}/pn/golden COMPONENT golden
   FILES_MATCHING PATTERN "*.bin" PATTERN "manifest.json" PATTERN "README.md" PATTERN "__pycache__" EXCLUDE)
-install(PROGRAMS examples/conformance.py DESTINATION ${CMAKE_INSTALL_DATADIR}/pn COMPONENT development)
+install(PROGRAMS examples/conformance.py DESTINATION ${CMAKE_INSTALL_DATADIR}/pn COMPONENT golden)
 if(PN_BUILD_TOOL)
   install(TARGETS pnpack RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tool)
   # Not there when the program could not be run.

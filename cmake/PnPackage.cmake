@@ -1,6 +1,6 @@
 # `cpack -G DEB` in a build with BUILD_SHARED_LIBS=ON and CMAKE_INSTALL_PREFIX=/usr: the libraries (libpn0.1), what one
-# builds against them with (libpn-dev), the tool (pnpack). What they depend on is read from the files (dpkg-shlibdeps).
-# `cpack -G TGZ` packs everything into one archive.
+# builds against them with (libpn-dev), the tool (pnpack), golden files for other implementations (pn-golden). What they
+# depend on is read from the files (dpkg-shlibdeps). `cpack -G TGZ` packs everything into one archive.
 set(pn_abi ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 set(CPACK_PACKAGE_NAME pn)
 set(CPACK_PACKAGE_VENDOR pn)
@@ -10,7 +10,7 @@ set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_VERBATIM_VARIABLES ON)
 set(CPACK_STRIP_FILES ON)
 
-set(CPACK_COMPONENTS_ALL runtime development tool)
+set(CPACK_COMPONENTS_ALL runtime development tool golden)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
@@ -25,8 +25,13 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libpn-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_TOOL_PACKAGE_NAME pnpack)
 set(CPACK_DEBIAN_TOOL_PACKAGE_SECTION utils)
+set(CPACK_DEBIAN_GOLDEN_PACKAGE_NAME pn-golden)
+set(CPACK_DEBIAN_GOLDEN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_GOLDEN_PACKAGE_ARCHITECTURE all)
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "Kernels for the packed weight formats PN and BF16_P12: shared libraries")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
-  "The formats PN and BF16_P12: headers, golden files, CMake package and pkg-config files")
+  "The formats PN and BF16_P12: headers, CMake package and pkg-config files")
+set(CPACK_COMPONENT_GOLDEN_DESCRIPTION
+  "The formats PN and BF16_P12: golden files and a script that runs them against a decoder")
 set(CPACK_COMPONENT_TOOL_DESCRIPTION "Packs the weights of neural networks: GGUF and safetensors, PN and BF16_P12")
 include(CPack)
