@@ -15,6 +15,7 @@ Not everything runs everywhere. By ctest's labels:
   many        those of them that have hundreds or thousands of cases of a kind: all with g++, a part with sanitizers
   once        what says the same whoever compiled: with g++ only
   long        only with --all
+  engine      only with --all, or when build/llama.cpp holds the engine that it once built
 The tool is built with clang++ for the fuzzers; the preset clang leaves it out, and gcc the replays of what fuzzers
 found, as they have just been replayed. With --all both are there.
 tests/README.md says of which tests a part runs.
@@ -52,6 +53,8 @@ need python3 python3 "tests of pnpack and the second implementation that they co
 need pkg-config pkg-config "how projects without CMake find pn"
 need make make "builds such a project"
 need doxygen doxygen "API reference, in which nothing public may be missing"
+need clang-tidy 'clang-tidy|clang-tidy-14' "finds mistakes in the sources"
+need cppcheck cppcheck "finds others"
 if [[ $(uname -m) == x86_64 ]]; then
   need g++-aarch64-linux-gnu aarch64-linux-gnu-g++ "the SIMD kernels of AArch64"
   need qemu-user-static qemu-aarch64-static "runs them"
@@ -86,20 +89,24 @@ step() {
   seconds=$((SECONDS - started))
 }
 
+# Fetching and building an engine takes ten minutes.
+without_engine="|engine"
+if [[ $all == ON || -x build/llama.cpp/engine/compare ]]; then without_engine=; fi
+
 step "fuzz: 3 s for each target" tests/fuzz/run.sh --quick 3
 for preset in gcc clang sanitize; do
   case $preset-$all in
-    gcc-OFF) skipped="long|blackbox" ;;
+    gcc-OFF) skipped="long|blackbox$without_engine" ;;
     clang-OFF) skipped="long|blackbox|many|once" ;;
     sanitize-OFF) skipped="long|once" ;;
     gcc-ON) skipped=none ;;
     clang-ON) skipped="blackbox|many|once" ;;
     sanitize-ON) skipped=once ;;
   esac
-  options=(-DPN_TESTS_IN_FULL=$all)
+  options=(-DPN_TESTS_IN_FULL="$all")
   case $preset in
-    gcc) options+=(-DPN_FUZZ_REPLAYS=$all) ;;
-    clang) options+=(-DPN_TOOL=$all) ;;
+    gcc) options+=(-DPN_FUZZ_REPLAYS="$all") ;;
+    clang) options+=(-DPN_TOOL="$all") ;;
   esac
   step "$preset: configure" cmake --preset "$preset" "${options[@]}"
   step "$preset: build" cmake --build --preset "$preset" --parallel "$jobs"

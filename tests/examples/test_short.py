@@ -5,7 +5,7 @@ import pathlib
 import unittest
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "examples"
-SOURCES = sorted(p for p in FOLDER.iterdir() if p.suffix in (".cpp", ".cu", ".py"))
+SOURCES = sorted(p for p in FOLDER.iterdir() if p.is_file() and p.suffix in (".cpp", ".cu", ".py"))
 
 
 class Examples(unittest.TestCase):
