@@ -85,7 +85,7 @@ struct Lazy {
 
 void time(benchmark::State& state, const Job& job, unsigned threads) {
   Team team(threads);
-  for (auto _ : state) team.run(job);
+  for ([[maybe_unused]] auto _ : state) team.run(job);
   if (job.rest) job.rest();
   const auto rate = [&](std::size_t amount) {
     return benchmark::Counter(static_cast<double>(amount), benchmark::Counter::kIsIterationInvariantRate);
@@ -163,7 +163,7 @@ Job gemv_job(const Gemv& gemv) {
           weights += std::abs(w);
           largest = std::max(largest, std::abs(x));
         }
-        const double slack = static_cast<double>(g.k / 16 + 64) * 0x1p-24 * products + g.x_error * largest * weights;
+        const double slack = (static_cast<double>(g.k) / 16 + 64) * 0x1p-24 * products + g.x_error * largest * weights;
         const double y = static_cast<double>(state->y[m * rows + n]);
         if (!(std::abs(y - exact) <= slack)) return false;
       }

@@ -18,8 +18,8 @@ using PerRow = std::function<void(const std::uint8_t* in, std::uint8_t* out)>;
 using Agrees = std::function<bool(const std::uint8_t* in, const std::uint8_t* out)>;
 
 // The core is the reference of all others; what it does is compared with what undoes it.
-void add_rows(const std::string& name, Set& (*set)(), std::size_t in_bytes, std::size_t out_bytes, PerRow per_row,
-              Agrees agrees) {
+void add_rows(const std::string& name, Set& (*set)(), std::size_t in_bytes, std::size_t out_bytes,
+              const PerRow& per_row, const Agrees& agrees) {
   add(name + "@core", [=] {
     Stream s;
     s.k = k;

@@ -2,12 +2,13 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <new>
 #include <p12/p12.hpp>
 #include <pn/pn.hpp>
 #include <random>
+#include <string>
 
 #include "bench.hpp"
 
@@ -34,12 +35,9 @@ std::size_t last_level_cache() {
 
 std::size_t free_memory() {
   unsigned long long kib = 0;
-  if (std::FILE* file = std::fopen("/proc/meminfo", "r")) {
-    char line[128];
-    while (std::fgets(line, sizeof line, file) != nullptr)
-      if (std::sscanf(line, "MemAvailable: %llu", &kib) == 1) break;
-    std::fclose(file);
-  }
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; kib == 0 && file >> word;)
+    if (word == "MemAvailable:") file >> kib;
   return kib == 0 ? std::size_t{8} << 30 : static_cast<std::size_t>(kib) << 10;
 }
 

@@ -42,6 +42,7 @@ struct Reader {
     return {reinterpret_cast<const char*>(take(size)), static_cast<std::size_t>(size)};
   }
   // Of a key; integers up to 32 bits are given back, all others are stepped over.
+  // NOLINTNEXTLINE(misc-no-recursion): not deeper than four
   std::uint32_t value(std::uint32_t type, int depth = 0) {
     constexpr std::uint64_t sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
     if (type == 4) return number<std::uint32_t>();

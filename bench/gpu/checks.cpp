@@ -212,7 +212,7 @@ class GemvChecks {
   }
 
   // NaN and infinities stay with their token.
-  void check_not_finite(std::vector<std::uint8_t> elements, int x_type) {
+  void check_not_finite(const std::vector<std::uint8_t>& elements, int x_type) {
     const auto row = static_cast<std::size_t>(m_.shape.rows);
     const auto k = static_cast<std::size_t>(m_.shape.k);
     const Bytes good(elements);

@@ -40,7 +40,7 @@ std::string format(const char* text, ...) {
 void Report::line(const std::string& what) {
   text += what + "\n";
   std::puts(what.c_str());
-  std::fflush(stdout);
+  static_cast<void>(std::fflush(stdout));
 }
 void Report::expect(bool ok, const std::string& what) {
   ++(ok ? passed : failed);
@@ -367,7 +367,7 @@ int main(int argc, char** argv) {
     } else if (argument == "--tiny") {
       options.tiny = true;
     } else if (argument == "--seconds" && i + 1 < argc) {
-      options.seconds = std::atof(argv[++i]);
+      options.seconds = std::strtod(argv[++i], nullptr);
     } else if (argument == "--out" && i + 1 < argc) {
       options.out = argv[++i];
 #if defined(PN_HOST_CUDA)

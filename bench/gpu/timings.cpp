@@ -60,10 +60,34 @@ class Timings {
 
   std::int64_t most_tokens() const { return bench_.options.tiny ? 16 : 512; }
 
+  // A matrix, of which copies rotate.
+  struct Matrix {
+    int type;
+    Shape shape;
+    std::size_t bytes, dense_bytes;          // of one copy: packed, as fp16
+    int count, dense_count;                  // of copies
+    std::map<std::int64_t, double> blas_us;  // what cuBLAS takes for so many tokens
+  };
+
+  static std::string name_of_kernel(const char* kernel, const Matrix& m) {
+    return std::string(kernel) + "_" + name_of_type(m.type);
+  }
+
   // How many copies of this size rotate.
   int copies(std::size_t bytes, std::size_t available) const {
     const std::size_t wanted = bench_.beyond_l2() / rounded(bytes) + 2;
     return static_cast<int>(std::max<std::size_t>(1, std::min(wanted, available / rounded(bytes))));
+  }
+
+  pncuda_weights weights(const Matrix& m, int layout, int i) const {
+    return make_weights(m.type, layout, packed_copy(m, layout, i), m.shape);
+  }
+  unsigned char* packed_copy(const Matrix& m, int layout, int i) const {
+    const Bytes& all = layout == PNCUDA_NATIVE ? *native_ : *repacked_;
+    return all.get() + rounded(m.bytes) * static_cast<std::size_t>(i % m.count);
+  }
+  unsigned char* dense_copy(const Matrix& m, int i) const {
+    return dense_->get() + rounded(m.dense_bytes) * static_cast<std::size_t>(i % m.dense_count);
   }
 
   // One line: `bytes` are those of the weights, or all that is read and written where there is no other measure.
@@ -88,14 +112,14 @@ class Timings {
   }
 
   // Looking rows up, and the rotation alone.
-  template <class Weights>
-  void time_small(int type, Shape shape, const Weights& weights) {
+  void time_small(const Matrix& m) {
     constexpr std::int64_t tokens = 8;
+    const Shape shape = m.shape;
     std::vector<std::int32_t> ids;
     for (std::int64_t i = 0; i < tokens; ++i) ids.push_back(static_cast<std::int32_t>(i * 7919 % shape.rows));
     const Array<std::int32_t> on_device(ids);
     const auto get_rows = [&](int i) {
-      const pncuda_weights w = weights(PNCUDA_REPACKED, i);
+      const pncuda_weights w = weights(m, PNCUDA_REPACKED, i);
       pncuda_get_rows_args g = {};
       g.struct_size = sizeof g;
       g.weights = &w;
@@ -108,10 +132,10 @@ class Timings {
       require(pncuda_get_rows(&g, bench_.clock.stream()), "pncuda_get_rows");
     };
     const Shape looked_up = {tokens, shape.k};
-    add(std::string("get_rows_") + name_of_type(type), "repacked", looked_up, tokens, bench_.clock.measure(1, get_rows),
-        weight_bytes(type, looked_up) + static_cast<std::size_t>(tokens * shape.k) * 2, 0, "bytes read and written");
+    add(name_of_kernel("get_rows", m), "repacked", looked_up, tokens, bench_.clock.measure(1, get_rows),
+        weight_bytes(m.type, looked_up) + static_cast<std::size_t>(tokens * shape.k) * 2, 0, "bytes read and written");
     const int block = hadamard_block_of(shape.k);
-    if (type != PNCUDA_PN4T || block == 0) return;
+    if (m.type != PNCUDA_PN4T || block == 0) return;
     pncuda_hadamard_args h = {};
     h.struct_size = sizeof h;
     h.x = x_->get();
@@ -126,124 +150,129 @@ class Timings {
         static_cast<std::size_t>(tokens * shape.k) * 4, 0, "bytes read and written, of the L2");
   }
 
+  // Every copy, so that what follows has its weights.
+  void time_repacking(const Matrix& m) {
+    const auto repack = [&](int i) {
+      const pncuda_weights w = weights(m, PNCUDA_NATIVE, i);
+      require(pncuda_repack(&w, packed_copy(m, PNCUDA_REPACKED, i), bench_.clock.stream()), "pncuda_repack");
+    };
+    add(name_of_kernel("repack", m), "", m.shape, 0, bench_.clock.measure(m.count, repack), 2 * m.bytes, 0,
+        "bytes read and written");
+  }
+
+  // Every copy, for cuBLAS.
+  void time_decoding(const Matrix& m, int layout) {
+    const auto decode = [&](int i) {
+      const pncuda_weights w = weights(m, layout, i);
+      pncuda_decode_args d = {};
+      d.struct_size = sizeof d;
+      d.weights = &w;
+      d.rows = m.shape.rows;
+      d.columns = m.shape.k;
+      d.out = dense_copy(m, i);
+      d.out_stride = m.shape.k * 2;
+      d.out_type = PNCUDA_F16;
+      require(pncuda_decode(&d, bench_.clock.stream()), "pncuda_decode");
+    };
+    add(name_of_kernel("decode", m), name_of_layout(layout), m.shape, 0,
+        bench_.clock.measure(std::max(m.count, m.dense_count), decode), m.bytes + m.dense_bytes, 0,
+        "bytes read and written; to fp16");
+  }
+
+  void time_blas(Matrix& m, int element, std::int64_t tokens) {
+    if (!bench_.blas.there() || bench_.out_of_time()) return;
+    const Time time = bench_.clock.measure(m.dense_count, [&](int i) {
+      bench_.blas.multiply(element, m.shape, dense_copy(m, i), x_->get(), tokens, y_->get(), bench_.clock.stream());
+    });
+    if (element == PNCUDA_F16) m.blas_us[tokens] = time.best();
+    if (m.type == PNCUDA_PN4T)  // once is enough
+      add(std::string("cublas_") + name_of_element(element), "", m.shape, tokens, time, m.dense_bytes,
+          m.blas_us[tokens], "");
+  }
+
+  void time_gemv(Matrix& m, const char* name, int layout, std::int64_t tokens, int x_type, int mode, int hadamard) {
+    if (bench_.out_of_time()) return;
+    const auto arguments = [&](const pncuda_weights& w) {
+      return make_gemv(w, x_type == PNCUDA_F32 ? x32_->get() : x_->get(), x_type, tokens, y_->get(), x_type, mode,
+                       hadamard);
+    };
+    const pncuda_weights first = weights(m, layout, 0);
+    const pncuda_gemv_args a = arguments(first);
+    pncuda_gemv_plan plan = {};
+    plan.struct_size = sizeof plan;
+    require(pncuda_gemv_query(&a, &plan), "pncuda_gemv_query");
+    const Time time = bench_.clock.measure(m.count, [&](int i) {
+      const pncuda_weights w = weights(m, layout, i);
+      const pncuda_gemv_args one = arguments(w);
+      require(pncuda_gemv(&one, bench_.clock.stream()), "pncuda_gemv");
+    });
+    add(name_of_kernel(name, m), name_of_layout(layout), m.shape, tokens, time, m.bytes, m.blas_us[tokens],
+        format("%s, %d launches, %d bytes shared", name_of_path(plan.path), plan.launches, plan.shared_bytes));
+  }
+
+#if defined(PN_GPU_BENCH_BLAS)
+  void time_matmul(Matrix& m, std::int64_t tokens) {
+    if (!bench_.blas.there() || bench_.out_of_time()) return;
+    pncuda_matmul_args a = {};
+    a.struct_size = sizeof a;
+    a.x = x_->get();
+    a.x_stride = m.shape.k * 2;
+    a.x_type = PNCUDA_F16;
+    a.y_type = PNCUDA_F16;
+    a.y = y_->get();
+    a.y_stride = m.shape.rows * 2;
+    a.tokens = tokens;
+    const pncuda_weights first = weights(m, PNCUDA_REPACKED, 0);
+    a.weights = &first;
+    pncuda_matmul_plan plan = {};
+    plan.struct_size = sizeof plan;
+    require(pncuda_matmul_query(&a, &plan), "pncuda_matmul_query");
+    const Bytes workspace(plan.workspace_size_best);
+    a.workspace = workspace.get();
+    a.workspace_size = workspace.size();
+    const Time time = bench_.clock.measure(m.count, [&](int i) {
+      const pncuda_weights w = weights(m, PNCUDA_REPACKED, i);
+      a.weights = &w;
+      require(pncuda_matmul(&a, static_cast<pncuda_blas_handle>(bench_.blas.handle()), bench_.clock.stream()),
+              "pncuda_matmul");
+    });
+    add(name_of_kernel("matmul", m), "repacked", m.shape, tokens, time, m.bytes, m.blas_us[tokens],
+        format("%s, slices of %d rows", plan.way == PNCUDA_MATMUL_BLAS ? "decoded for cuBLAS" : "gemv",
+               static_cast<int>(plan.slice_rows)));
+  }
+#endif
+
   void time_shape(int type, Shape shape) {
     if (bench_.out_of_time()) return;
     const std::size_t bytes = weight_bytes(type, shape);
     const std::size_t dense_bytes = static_cast<std::size_t>(shape.rows * shape.k) * 2;
-    const int count = copies(bytes, native_->size()), dense_count = copies(dense_bytes, dense_->size());
-    const auto copy = [&](const Bytes& all, std::size_t size, int i, int of) {
-      return all.get() + rounded(size) * static_cast<std::size_t>(i % of);
-    };
-    const auto weights = [&](int layout, int i) {
-      return make_weights(type, layout, copy(layout == PNCUDA_NATIVE ? *native_ : *repacked_, bytes, i, count), shape);
-    };
-    const std::string block_type = name_of_type(type);
+    Matrix m = {type, shape, bytes, dense_bytes, copies(bytes, native_->size()), copies(dense_bytes, dense_->size()),
+                {}};
+    time_repacking(m);
+    time_decoding(m, PNCUDA_NATIVE);
+    time_decoding(m, PNCUDA_REPACKED);
+    time_small(m);
+    for (const std::int64_t tokens : {1, 2, 4, 8}) time_blas(m, PNCUDA_F16, tokens);
+    if (bench_.machine.major >= 8) time_blas(m, PNCUDA_BF16, 1);
 
-    // Repacking and decoding: every copy, so that what follows has its weights.
-    const auto repack = [&](int i) {
-      const pncuda_weights w = weights(PNCUDA_NATIVE, i);
-      require(pncuda_repack(&w, copy(*repacked_, bytes, i, count), bench_.clock.stream()), "pncuda_repack");
-    };
-    add("repack_" + block_type, "", shape, 0, bench_.clock.measure(count, repack), 2 * bytes, 0,
-        "bytes read and written");
-    for (const int layout : {PNCUDA_NATIVE, PNCUDA_REPACKED}) {
-      const auto decode = [&](int i) {
-        const pncuda_weights w = weights(layout, i % count);
-        pncuda_decode_args d = {};
-        d.struct_size = sizeof d;
-        d.weights = &w;
-        d.rows = shape.rows;
-        d.columns = shape.k;
-        d.out = copy(*dense_, dense_bytes, i, dense_count);
-        d.out_stride = shape.k * 2;
-        d.out_type = PNCUDA_F16;
-        require(pncuda_decode(&d, bench_.clock.stream()), "pncuda_decode");
-      };
-      add("decode_" + block_type, name_of_layout(layout), shape, 0,
-          bench_.clock.measure(std::max(count, dense_count), decode), bytes + dense_bytes, 0,
-          "bytes read and written; to fp16");
-    }
-
-    time_small(type, shape, weights);
-
-    std::map<std::int64_t, double> blas_us;
-    const auto time_blas = [&](int element, std::int64_t tokens) {
-      if (!bench_.blas.there() || bench_.out_of_time()) return;
-      const Time time = bench_.clock.measure(dense_count, [&](int i) {
-        bench_.blas.multiply(element, shape, copy(*dense_, dense_bytes, i, dense_count), x_->get(), tokens, y_->get(),
-                             bench_.clock.stream());
-      });
-      if (element == PNCUDA_F16) blas_us[tokens] = time.best();
-      if (type == PNCUDA_PN4T)  // once is enough
-        add(std::string("cublas_") + name_of_element(element), "", shape, tokens, time, dense_bytes, blas_us[tokens],
-            "");
-    };
-    for (const std::int64_t tokens : {1, 2, 4, 8}) time_blas(PNCUDA_F16, tokens);
-    if (bench_.machine.major >= 8) time_blas(PNCUDA_BF16, 1);
-
-    const auto time_gemv = [&](const char* name, int layout, std::int64_t tokens, int x_type, int mode, int hadamard) {
-      if (bench_.out_of_time()) return;
-      const auto arguments = [&](const pncuda_weights& w) {
-        return make_gemv(w, x_type == PNCUDA_F32 ? x32_->get() : x_->get(), x_type, tokens, y_->get(), x_type, mode,
-                         hadamard);
-      };
-      const pncuda_weights first = weights(layout, 0);
-      const pncuda_gemv_args a = arguments(first);
-      pncuda_gemv_plan plan = {};
-      plan.struct_size = sizeof plan;
-      require(pncuda_gemv_query(&a, &plan), "pncuda_gemv_query");
-      const Time time = bench_.clock.measure(count, [&](int i) {
-        const pncuda_weights w = weights(layout, i);
-        const pncuda_gemv_args one = arguments(w);
-        require(pncuda_gemv(&one, bench_.clock.stream()), "pncuda_gemv");
-      });
-      add(name + ("_" + block_type), name_of_layout(layout), shape, tokens, time, bytes, blas_us[tokens],
-          format("%s, %d launches, %d bytes shared", name_of_path(plan.path), plan.launches, plan.shared_bytes));
-    };
     for (const std::int64_t tokens : {1, 2, 4, 8})
-      time_gemv("gemv", PNCUDA_REPACKED, tokens, PNCUDA_F16, PNCUDA_ACCURATE, 0);
+      time_gemv(m, "gemv", PNCUDA_REPACKED, tokens, PNCUDA_F16, PNCUDA_ACCURATE, 0);
     if (bench_.machine.major < 8)
       for (const std::int64_t tokens : {1, 2, 4, 8})
-        time_gemv("gemv_half2", PNCUDA_REPACKED, tokens, PNCUDA_F16, PNCUDA_FAST_HALF2, 0);
-    time_gemv("gemv", PNCUDA_NATIVE, 1, PNCUDA_F16, PNCUDA_ACCURATE, 0);
-    time_gemv("gemv", PNCUDA_NATIVE, 8, PNCUDA_F16, PNCUDA_ACCURATE, 0);
-    time_gemv("gemv_f32", PNCUDA_REPACKED, 1, PNCUDA_F32, PNCUDA_ACCURATE, 0);
-    time_gemv("gemv_f32", PNCUDA_REPACKED, 8, PNCUDA_F32, PNCUDA_ACCURATE, 0);
+        time_gemv(m, "gemv_half2", PNCUDA_REPACKED, tokens, PNCUDA_F16, PNCUDA_FAST_HALF2, 0);
+    time_gemv(m, "gemv", PNCUDA_NATIVE, 1, PNCUDA_F16, PNCUDA_ACCURATE, 0);
+    time_gemv(m, "gemv", PNCUDA_NATIVE, 8, PNCUDA_F16, PNCUDA_ACCURATE, 0);
+    time_gemv(m, "gemv_f32", PNCUDA_REPACKED, 1, PNCUDA_F32, PNCUDA_ACCURATE, 0);
+    time_gemv(m, "gemv_f32", PNCUDA_REPACKED, 8, PNCUDA_F32, PNCUDA_ACCURATE, 0);
     if (const int block = hadamard_block_of(shape.k); block != 0)
-      time_gemv("gemv_rotated", PNCUDA_REPACKED, 1, PNCUDA_F16, PNCUDA_ACCURATE, block);
+      time_gemv(m, "gemv_rotated", PNCUDA_REPACKED, 1, PNCUDA_F16, PNCUDA_ACCURATE, block);
 
 #if defined(PN_GPU_BENCH_BLAS)
     if (shape.rows > 20000) return;
     for (const std::int64_t tokens : {16, 32, 64, 128, 512}) {
       if (tokens > most_tokens()) continue;
-      time_blas(PNCUDA_F16, tokens);
-      if (!bench_.blas.there() || bench_.out_of_time()) continue;
-      pncuda_matmul_args m = {};
-      m.struct_size = sizeof m;
-      m.x = x_->get();
-      m.x_stride = shape.k * 2;
-      m.x_type = PNCUDA_F16;
-      m.y_type = PNCUDA_F16;
-      m.y = y_->get();
-      m.y_stride = shape.rows * 2;
-      m.tokens = tokens;
-      const pncuda_weights first = weights(PNCUDA_REPACKED, 0);
-      m.weights = &first;
-      pncuda_matmul_plan plan = {};
-      plan.struct_size = sizeof plan;
-      require(pncuda_matmul_query(&m, &plan), "pncuda_matmul_query");
-      const Bytes workspace(plan.workspace_size_best);
-      m.workspace = workspace.get();
-      m.workspace_size = workspace.size();
-      const Time time = bench_.clock.measure(count, [&](int i) {
-        const pncuda_weights w = weights(PNCUDA_REPACKED, i);
-        m.weights = &w;
-        require(pncuda_matmul(&m, static_cast<pncuda_blas_handle>(bench_.blas.handle()), bench_.clock.stream()),
-                "pncuda_matmul");
-      });
-      add("matmul_" + block_type, "repacked", shape, tokens, time, bytes, blas_us[tokens],
-          format("%s, slices of %d rows", plan.way == PNCUDA_MATMUL_BLAS ? "decoded for cuBLAS" : "gemv",
-                 static_cast<int>(plan.slice_rows)));
+      time_blas(m, PNCUDA_F16, tokens);
+      time_matmul(m, tokens);
     }
 #endif
   }

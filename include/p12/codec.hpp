@@ -2,7 +2,9 @@
 #ifndef P12_CODEC_HPP
 #define P12_CODEC_HPP
 
+#include <p12/block392.hpp>
 #include <p12/scan.hpp>
+#include <pn/status.hpp>
 
 namespace p12 {
 

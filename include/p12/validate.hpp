@@ -2,7 +2,10 @@
 #ifndef P12_VALIDATE_HPP
 #define P12_VALIDATE_HPP
 
+#include <p12/block392.hpp>
 #include <p12/codec.hpp>
+#include <p12/scan.hpp>
+#include <pn/status.hpp>
 
 namespace p12 {
 

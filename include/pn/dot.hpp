@@ -3,8 +3,11 @@
 #ifndef PN_DOT_HPP
 #define PN_DOT_HPP
 
+#include <pn/block34.hpp>
 #include <pn/decode.hpp>
 #include <pn/float_env.hpp>
+#include <pn/half.hpp>
+#include <pn/status.hpp>
 
 PN_EXACT_ARITHMETIC_BEGIN
 

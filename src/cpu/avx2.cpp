@@ -5,6 +5,6 @@
 
 namespace pn::cpu {
 
-const Kernels avx2_kernels = PN_CPU_ISA::all_kernels(Isa::avx2);
+constexpr Kernels avx2_kernels = PN_CPU_ISA::all_kernels(Isa::avx2);
 
 }  // namespace pn::cpu

@@ -5,6 +5,6 @@
 
 namespace pn::cpu {
 
-const Kernels avx512_kernels = PN_CPU_ISA::all_kernels(Isa::avx512);
+constexpr Kernels avx512_kernels = PN_CPU_ISA::all_kernels(Isa::avx512);
 
 }  // namespace pn::cpu

@@ -5,6 +5,6 @@
 
 namespace pn::cpu {
 
-const Kernels avx512_icl_kernels = PN_CPU_ISA::all_kernels(Isa::avx512_icl);
+constexpr Kernels avx512_icl_kernels = PN_CPU_ISA::all_kernels(Isa::avx512_icl);
 
 }  // namespace pn::cpu

@@ -276,6 +276,6 @@ float dot(const Bytes* a, Element element, const Bytes* x, std::size_t k) {
 
 }  // namespace
 
-const Kernels baseline_kernels = {Isa::baseline, pn_kernels<pn3t>(), pn_kernels<pn4t>(), p12_kernels, convert, dot};
+constexpr Kernels baseline_kernels = {Isa::baseline, pn_kernels<pn3t>(), pn_kernels<pn4t>(), p12_kernels, convert, dot};
 
 }  // namespace pn::cpu

@@ -72,6 +72,7 @@ bool runs_here(Isa) noexcept { return true; }  // NEON belongs to every AArch64
 const Kernels* choose() noexcept {
 #if defined(PN_CPU_ISA_FROM_ENVIRONMENT)
   // Builds for tests only. What cannot be obeyed must not go unnoticed.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody changes the environment meanwhile
   if (const char* wanted = std::getenv("PN_CPU_ISA")) {
     for (const Kernels* table : tables)
       if (std::strcmp(wanted, isa_name(table->isa)) == 0 && runs_here(table->isa)) return table;

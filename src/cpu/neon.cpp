@@ -5,6 +5,6 @@
 
 namespace pn::cpu {
 
-const Kernels neon_kernels = PN_CPU_ISA::all_kernels(Isa::neon);
+constexpr Kernels neon_kernels = PN_CPU_ISA::all_kernels(Isa::neon);
 
 }  // namespace pn::cpu

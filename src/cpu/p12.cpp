@@ -18,7 +18,6 @@ using pn::cpu::is_aligned;
 using pn::cpu::is_element;
 using pn::cpu::Kernels;
 using pn::cpu::kernels;
-using pn::cpu::Multiply;
 using pn::cpu::p12_token_bytes;
 using pn::cpu::Prepared;
 using pn::cpu::tell;

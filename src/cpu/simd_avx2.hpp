@@ -38,9 +38,9 @@ PN_CPU_INLINE float sum_by_halves(F32 v) {
 }
 PN_CPU_INLINE F32 sum_each(const F32 (&v)[8]) {
   F32 a[4], b[2];
-  for (int i = 0; i < 4; ++i)
+  for (std::size_t i = 0; i < 4; ++i)
     a[i] = _mm256_unpacklo_ps(v[2 * i], v[2 * i + 1]) + _mm256_unpackhi_ps(v[2 * i], v[2 * i + 1]);
-  for (int i = 0; i < 2; ++i) {
+  for (std::size_t i = 0; i < 2; ++i) {
     const __m256d even = _mm256_castps_pd(a[2 * i]), odd = _mm256_castps_pd(a[2 * i + 1]);
     b[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(even, odd)) + _mm256_castpd_ps(_mm256_unpackhi_pd(even, odd));
   }

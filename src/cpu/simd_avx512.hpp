@@ -49,13 +49,13 @@ PN_CPU_INLINE float sum_by_halves(F32 v) {
 // Lane i: the sum of the lanes of v[i].
 PN_CPU_INLINE F32 sum_each(const F32 (&v)[16]) {
   F32 a[8], b[4], c[2];
-  for (int i = 0; i < 8; ++i)
+  for (std::size_t i = 0; i < 8; ++i)
     a[i] = _mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]) + _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]);
-  for (int i = 0; i < 4; ++i) {
+  for (std::size_t i = 0; i < 4; ++i) {
     const __m512d even = _mm512_castps_pd(a[2 * i]), odd = _mm512_castps_pd(a[2 * i + 1]);
     b[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(even, odd)) + _mm512_castpd_ps(_mm512_unpackhi_pd(even, odd));
   }
-  for (int i = 0; i < 2; ++i)
+  for (std::size_t i = 0; i < 2; ++i)
     c[i] = _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88) + _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xDD);
   return _mm512_shuffle_f32x4(c[0], c[1], 0x88) + _mm512_shuffle_f32x4(c[0], c[1], 0xDD);
 }

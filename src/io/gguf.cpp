@@ -138,6 +138,7 @@ void skip_string(Cursor& cursor) {
   cursor.skip(length);
 }
 
+// NOLINTNEXTLINE(misc-no-recursion): not deeper than max_array_depth
 void skip_array(Cursor& cursor, int depth) {
   const std::uint64_t at = cursor.position();
   if (depth > max_array_depth)

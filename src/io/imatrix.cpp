@@ -14,8 +14,8 @@
 namespace pn::io {
 namespace {
 
-const std::string sums_suffix = ".in_sum2";
-const std::string counts_suffix = ".counts";
+constexpr const char* sums_suffix = ".in_sum2";
+constexpr const char* counts_suffix = ".counts";
 constexpr std::uint64_t smallest_entry = 4 + 0 + 4 + 4 + 4;  // name length, name, calls, number of values, a value
 
 std::uint32_t u32_at(const std::uint8_t* bytes) {
@@ -96,8 +96,8 @@ void Imatrix::read_gguf_form() {
 
   std::unordered_map<std::string, const Tensor*> tensors;
   for (const Tensor& tensor : gguf.tensors) tensors.emplace(tensor.name, &tensor);
-  const auto partner = [&](const Tensor& tensor, const std::string& suffix, const std::string& other) {
-    const std::string name = tensor.name.substr(0, tensor.name.size() - suffix.size());
+  const auto partner = [&](const Tensor& tensor, const std::string& own, const std::string& other) {
+    const std::string name = tensor.name.substr(0, tensor.name.size() - own.size());
     const auto found = tensors.find(name + other);
     if (found == tensors.end()) fail(name, "the file has " + tensor.name + " but no " + name + other, tensor.offset);
     return std::make_pair(name, found->second);
@@ -122,7 +122,8 @@ void Imatrix::read_gguf_form() {
     entries_.push_back({name, tensor.elements, matrices, tensor.offset, counts->offset});
   }
   if (entries_.empty())
-    throw Error(Fault::input, file_.path(), "has no importance of any tensor (no " + sums_suffix + ")").at(0);
+    throw Error(Fault::input, file_.path(), "has no importance of any tensor (no " + std::string(sums_suffix) + ")")
+        .at(0);
 }
 
 void Imatrix::read_older_form() {

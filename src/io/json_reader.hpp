@@ -56,7 +56,7 @@ class JsonEvents {
     };
     erase_through("] ", 2);
     if (reason.rfind("parse error", 0) == 0) erase_through(": ", 2);
-    if (reason.size() > 200) reason = reason.substr(0, 200) + "...";
+    if (reason.size() > 200) reason.replace(200, std::string::npos, "...");
     subject_.clear();
     fail("is not valid JSON: " + reason);
   }
@@ -71,9 +71,9 @@ class JsonEvents {
  protected:
   [[noreturn]] void fail(const std::string& message) const {
     if (!origin_) throw Error(Fault::input, file_, what_ + (subject_.empty() ? " " : ", " + subject_ + ": ") + message);
-    Error error(Fault::input, file_, subject_.empty() ? what_ + " " + message : message);
-    if (!subject_.empty()) std::move(error).about(subject_);
-    throw std::move(error).at(*origin_ + position);
+    const std::uint64_t at = *origin_ + position;
+    if (subject_.empty()) throw Error(Fault::input, file_, what_ + " " + message).at(at);
+    throw Error(Fault::input, file_, message).about(subject_).at(at);
   }
   [[noreturn]] void unexpected(const std::string& what) const {
     fail((subject_.empty() ? "has " : "there is ") + what + " where " + expected_ + " belongs");

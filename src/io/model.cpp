@@ -28,11 +28,16 @@ std::vector<std::string> list_folder(const std::string& path) {
   DIR* folder = ::opendir(path.c_str());
   if (folder == nullptr) throw Error(Fault::input, path, std::generic_category().message(errno));
   std::vector<std::string> names;
+  errno = 0;  // which tells the end of a folder from one that cannot be read
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): it is safe where each thread has a folder of its own
   while (const dirent* entry = ::readdir(folder)) {
     const std::string name = entry->d_name;
     if (name != "." && name != "..") names.push_back(name);
+    errno = 0;
   }
+  const int error = errno;
   ::closedir(folder);
+  if (error != 0) throw Error(Fault::input, path, std::generic_category().message(error));
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -67,7 +67,7 @@ int create_pending(const std::string& path, std::unique_ptr<Pending>& pending) {
 void flush_folder(const std::string& path) {
   const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return;
-  ::fsync(folder);
+  static_cast<void>(::fsync(folder));
   ::close(folder);
 }
 

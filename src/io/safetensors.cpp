@@ -374,7 +374,7 @@ void place_tensors(const InputFile& file, std::vector<SafetensorsEntry>& entries
 // Reads our entries of __metadata__ and gives packed tensors their types and shapes.
 class OwnEntries {
  public:
-  OwnEntries(const InputFile& file, Safetensors& out, Texts metadata) : file_(file), out_(out) {
+  OwnEntries(const InputFile& file, Safetensors& out, Texts&& metadata) : file_(file), out_(out) {
     for (auto& [key, value] : metadata) {
       if (is_own_key(key)) {
         if (out_.record.first_key.empty()) out_.record.first_key = key;

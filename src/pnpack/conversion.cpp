@@ -28,7 +28,7 @@ using pn::cpu::Element;
 using pn::cpu::Fault;
 
 // What is converted at a time where it must rest in between: a multiple of every block, and it stays in the cache.
-constexpr std::size_t piece_elements = 8 * 5120;
+constexpr std::size_t piece_elements = 8 * std::size_t{5120};
 
 // F32, F16 or BF16.
 Element element_of(const TensorType& type) {

@@ -25,6 +25,7 @@ done
 # The same release and mirror as this machine's.
 # shellcheck source=/dev/null
 release=$(source /etc/os-release && echo "$VERSION_CODENAME")
+# shellcheck disable=SC2016  # that is apt-get's
 mirror=$(apt-get indextargets --format '$(SITE)' | grep -m 1 -v security)
 root=$work/root
 trap 'rm -rf "$root"' EXIT
@@ -45,12 +46,13 @@ chroot "$root" bash -euc '
   test -s /usr/share/man/man1/pnpack.1.gz || test -s /usr/share/man/man1/pnpack.1
   pnpack pack /pn/data/*.gguf /tmp/packed.gguf
   pnpack verify /tmp/packed.gguf /pn/data/*.gguf
-  apt-get install -y --no-install-recommends g++ cmake make pkg-config
+  apt-get install -y --no-install-recommends g++ cmake make pkg-config python3-minimal
+  python3 /usr/share/pn/conformance.py
   cmake -S /pn/consumers/find_package -B /tmp/consumer -Dcomponents= -Dexpect_below=/usr
   cmake --build /tmp/consumer
   /tmp/consumer/consumer
   mkdir /tmp/make
   make -C /tmp/make -f /pn/consumers/pkg_config/Makefile
-  apt-get purge -y libpn0.1 libpn-dev pnpack
+  apt-get purge -y libpn0.1 libpn-dev pnpack pn-golden
   ! find /usr -name "*pn_cpu*" -o -name "pn-c*" -path "*cmake*" | grep .
 '

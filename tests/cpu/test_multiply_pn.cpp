@@ -68,8 +68,10 @@ std::vector<double> rounded(Activations kind, const float* x, std::size_t k, Isa
   if (kind == Activations::q8_0) {
     std::vector<pn::BlockQ8_0> q8(k / 32);
     REQUIRE(pn::quantize_row_q8_0(x, k, q8.data()) == Status::ok);
-    for (std::size_t e = 0; e < k; ++e)
-      out[e] = half_value(pn::detail::load_le16(q8[e / 32].d)) * q8[e / 32].qs[e % 32];
+    for (std::size_t e = 0; e < k; ++e) {
+      const pn::BlockQ8_0& block = q8[e / 32];
+      out[e] = half_value(pn::detail::load_le16(block.d)) * block.qs[e % 32];
+    }
   } else if (kind == Activations::i16) {
     constexpr std::size_t n = T::block_size;
     std::vector<Block34> ones(n);

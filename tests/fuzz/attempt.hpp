@@ -203,7 +203,7 @@ inline Attempt write_attempt(pnpack::Options options, const Choice& choice, bool
   options.force = choice.force;
   if (choice.force) write_old(out, in_folder);
   const auto old = choice.force ? folder().contents(out) : Folder::Contents();
-  const Attempt result = attempt(options, out);
+  Attempt result = attempt(options, out);
   if (dry && options.verb != "quantize") {
     FUZZ_REQUIRE(dry->report.has_value() == result.report.has_value());
     if (result.error) FUZZ_REQUIRE(same_error(*result.error, *dry->error));

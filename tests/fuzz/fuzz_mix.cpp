@@ -177,7 +177,7 @@ void require_error(const io::Error& error, const std::string& rules, const std::
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::vector<std::string> parts = split(std::string(data, data + size), '\x1E');
-  const std::string rules = parts[0];
+  const std::string& rules = parts[0];
   const std::optional<std::string> promoted = parts.size() > 1 ? std::make_optional(parts[1]) : std::nullopt;
   write(rules_file(), rules);
   if (promoted) write(promoted_file(), *promoted);

@@ -19,7 +19,7 @@ void replay(const std::filesystem::path& path) {
   }
   // Told before it runs, so that the last line names the culprit. Memory of exactly its size guards the end.
   std::printf("%s\n", path.c_str());
-  std::fflush(stdout);
+  static_cast<void>(std::fflush(stdout));
   const std::unique_ptr<std::uint8_t[]> data(new std::uint8_t[bytes.size()]);
   if (!bytes.empty()) std::memcpy(data.get(), bytes.data(), bytes.size());
   LLVMFuzzerTestOneInput(data.get(), bytes.size());

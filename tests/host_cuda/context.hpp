@@ -53,6 +53,7 @@ class Quiet {
   }
 #else
   Quiet() {}
+  ~Quiet() = default;
 #endif
   Quiet(const Quiet&) = delete;
   Quiet& operator=(const Quiet&) = delete;

@@ -159,7 +159,10 @@ struct Warp {
 class Stacks {
  public:
   static constexpr std::size_t bytes = has_asan || has_tsan ? 512 * 1024 : 128 * 1024;
+  Stacks() = default;
   ~Stacks() { unmap(); }
+  Stacks(const Stacks&) = delete;
+  Stacks& operator=(const Stacks&) = delete;
   void reserve(std::size_t count) {
     if (count <= count_) return;
     unmap();
@@ -253,7 +256,7 @@ class Worker {
   bool finish_block(const SharedMemory& shared);
   Fiber* exit_thread();
   void complete_barrier();
-  void complete(Collective& collective, Warp& warp);
+  void complete(Collective& collective, Warp& own);
   void wait(State state, const char* operation, Site site);
   void go_on(Fiber* next);
   Fiber* next_ready();

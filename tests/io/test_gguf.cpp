@@ -46,6 +46,7 @@ class Bytes {
     text_.resize((text_.size() + alignment - 1) / alignment * alignment + more);
     return *this;
   }
+  // NOLINTNEXTLINE(google-explicit-constructor): it stands where the string that it builds is wanted
   operator const std::string&() const { return text_; }
   std::size_t size() const { return text_.size(); }
 

@@ -15,12 +15,16 @@ namespace {
 struct Handle {
   Handle() { REQUIRE(cublasCreate(&handle) == CUBLAS_STATUS_SUCCESS); }
   ~Handle() { cublasDestroy(handle); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
   cublasHandle_t handle = nullptr;
 };
 
 struct Stream {
   Stream() { REQUIRE(cudaStreamCreate(&stream) == cudaSuccess); }
   ~Stream() { cudaStreamDestroy(stream); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
   cudaStream_t stream = nullptr;
 };
 
@@ -30,6 +34,8 @@ struct Side {
     REQUIRE(pncuda_overlap_create(&overlap) == PNCUDA_OK);
   }
   ~Side() { pncuda_overlap_destroy(&overlap); }
+  Side(const Side&) = delete;
+  Side& operator=(const Side&) = delete;
   pncuda_overlap overlap{};
 };
 
@@ -1491,6 +1497,8 @@ struct Clock {
     });
   }
   ~Clock() { host_cuda::set_clock({}); }
+  Clock(const Clock&) = delete;
+  Clock& operator=(const Clock&) = delete;
 };
 
 struct Tune {

@@ -82,7 +82,8 @@ double worst_error(const Weights& weights, const float* x, int64_t tokens, const
   for (std::size_t i = 0; i < bits.size(); ++i) {
     double error = std::fabs(static_cast<double>(float_of(bits[i])) - exact.y[i]);
     if (!(error <= 1e300)) return HUGE_VAL;
-    if (path != nullptr) error -= path->flushed * exact.t[i] + path->grain * static_cast<double>(weights.k() / 16 + 64);
+    if (path != nullptr)
+      error -= path->flushed * exact.t[i] + path->grain * (static_cast<double>(weights.k()) / 16 + 64);
     if (error <= 0) continue;
     worst = std::max(worst, exact.s[i] == 0 ? HUGE_VAL : error / exact.s[i]);
   }

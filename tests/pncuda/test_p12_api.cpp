@@ -100,6 +100,8 @@ struct Setup {
     decode = {sizeof decode, &weights, 0, rows, 0, k, decoded.data(), decoded.stride(), PNCUDA_BF16, 0};
   }
   ~Setup() { cudaFree(first_bad); }
+  Setup(const Setup&) = delete;
+  Setup& operator=(const Setup&) = delete;
   // gemv; fused, silu, experts; pack; low rank; decode.
   void right() {
     REQUIRE(pncuda_gemv(&gemv, nullptr) == PNCUDA_OK);

@@ -215,6 +215,9 @@ inline host_cuda::Order order_of_environment() {
 
 // What a test changes of the layer is changed back at its end.
 struct Restore {
+  Restore() = default;
+  Restore(const Restore&) = delete;
+  Restore& operator=(const Restore&) = delete;
   ~Restore() {
     host_cuda::set_device(host_cuda::h100());
     host_cuda::set_thread_order(order_of_environment());

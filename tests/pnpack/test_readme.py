@@ -30,10 +30,10 @@ def commands():
     for fence in FENCES:
         found = None
         for line in fence.splitlines():
-            if line.startswith("pnpack ") and not line.startswith("pnpack: "):
+            if line.startswith("$ "):
                 if found:
                     yield found
-                found = (line, [])
+                found = (line[2:], [])
             elif found and line and line != OMITTED:
                 found[1].append(line)
         if found:

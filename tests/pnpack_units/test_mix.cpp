@@ -45,7 +45,7 @@ void check_refused(const std::string& rules, const std::string& subject, std::op
                    const std::string& file = "rules.txt", Fault fault = Fault::input) {
   INFO(rules.substr(0, 200));
   try {
-    read(rules, promoted);
+    static_cast<void>(read(rules, promoted));
     FAIL_CHECK("accepted, but should say: " << part_of_message);
   } catch (const Error& error) {
     INFO(error.what());

@@ -1,4 +1,5 @@
-"""Proves that the rooms of the project depend on each other in one direction only.
+"""Proves that the rooms of the project depend on each other in one direction only, and that each folder says what may
+go there.
 
 Data flows from file bytes through io and a codec to io again, and nothing points back: the cores know only the standard
 library, io and the kernels know the cores, the tool knows io and the kernels. Every #include below include/, src/ and
@@ -39,8 +40,19 @@ SYSTEM = {"dirent.h", "fcntl.h", "pthread.h", "unistd.h", "sys/mman.h", "sys/sta
 SOURCES = (".h", ".hpp", ".cpp", ".cu", ".cuh")
 TOP_LEVEL = {
     "include", "src", "cuda", "tests", "bench", "examples", "cmake", "CMakeLists.txt", "LICENSE", "README.md",
-    "CMakePresets.json", ".ci", ".gitignore", ".gitattributes", ".clang-format", ".clang-tidy",
+    "CMakePresets.json", "conanfile.py", ".ci", ".gitignore", ".gitattributes", ".clang-format", ".clang-tidy",
 }
+
+
+def tracked(*options):
+    """The files of the project, by git; without it all but those of builds."""
+    try:
+        names = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z", *options], text=True, capture_output=True,
+                               check=True).stdout.split("\0")
+    except (OSError, subprocess.CalledProcessError):  # no git, or not a checkout
+        names = [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+        names = [name for name in names if not re.match(r"build|.*__pycache__", name)]
+    return [name for name in names if (ROOT / name).is_file()]
 
 
 def sources():
@@ -100,12 +112,29 @@ class Structure(unittest.TestCase):
                     self.assertEqual(quote, "<", f"{path.relative_to(ROOT)}:{number}: {name}")
 
     def test_top_level(self):
-        try:
-            listing = subprocess.run(["git", "-C", str(ROOT), "ls-files"], text=True, capture_output=True, check=True)
-            names = {line.split("/")[0] for line in listing.stdout.splitlines()}
-        except (OSError, subprocess.CalledProcessError):  # no git, or not a checkout
-            names = {p.name for p in ROOT.iterdir() if not p.name.startswith("build")}
-        self.assertEqual(names - TOP_LEVEL, set())
+        self.assertEqual({name.split("/")[0] for name in tracked()} - TOP_LEVEL, set())
+
+    def test_each_folder_says_what_may_go_there(self):
+        """In its README.md, in the first line of its CMakeLists.txt or Makefile, or in the nearest README.md above it:
+        at the start of a table's row, or as `folder/`."""
+        folders = {pathlib.PurePath(name).parent for name in tracked() if "/" in name}
+        self.assertGreater(len(folders), 30)
+        self.assertEqual([str(f) for f in sorted(folders) if not self.says_what_may_go_there(ROOT / f)], [])
+
+    def test_a_folder_that_says_nothing_is_noticed(self):
+        self.assertFalse(self.says_what_may_go_there(ROOT / "tests/golden/v0"))
+        self.assertFalse(self.says_what_may_go_there(ROOT / "src/gpu"))
+
+    @staticmethod
+    def says_what_may_go_there(folder):
+        for name, first in (("README.md", r"# .*\n\n\w"), ("CMakeLists.txt", "# "), ("Makefile", "# ")):
+            if (folder / name).is_file() and re.match(first, (folder / name).read_text()):
+                return True
+        above = next(p for p in folder.parents if (p / "README.md").is_file())
+        text = (above / "README.md").read_text()
+        cells = " ".join(re.findall(r"^\| (`[^|]*) \|", text, re.M))
+        named = re.findall(r"`([^`\s]+?)/?`", cells) + re.findall(r"`([^`\s]+)/`", text)
+        return str(folder.relative_to(above)) in named
 
     def test_core_allocates_nothing_and_throws_nothing(self):
         banned = re.compile(r"\b(new|delete|throw|try|catch|malloc|free|dynamic_cast|typeid|static_cast<void\*>)\b(?!;)")
