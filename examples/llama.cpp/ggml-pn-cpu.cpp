@@ -155,7 +155,8 @@ struct Plan {
 };
 
 constexpr int64_t max_tokens = pn::cpu::max_tokens;
-constexpr size_t slice_bytes = size_t{2} << 20;  // of decoded weights that stay in the caches
+constexpr int64_t range_bytes = int64_t{4} << 20;  // of weights that a thread takes at a time, about
+constexpr size_t slice_bytes = size_t{2} << 20;    // of decoded weights that stay in the caches
 
 template <class Codec>
 Plan plan_of(const ggml_tensor* op) {
@@ -207,14 +208,16 @@ template <class Codec>
 void change(const ggml_compute_params* params, const Plan& plan, Matrices& m, const ggml_tensor* weight) {
   const size_t row_bytes = sizeof(float) * static_cast<size_t>(plan.k);
   char* changed = work_of(params) + plan.changed;
-  share_out(params, plan.tokens, [&](int64_t token) {
-    float* row = reinterpret_cast<float*>(changed + static_cast<size_t>(token) * row_bytes);
-    std::memcpy(row, m.x + static_cast<size_t>(token) * m.x_stride, row_bytes);
-    if (plan.rotation != 0) {
-      check(pn::hadamard_activations(row, static_cast<size_t>(plan.k), static_cast<size_t>(plan.rotation)), weight);
-    }
+  const size_t piece = static_cast<size_t>(plan.rotation != 0 ? plan.rotation : plan.k);
+  const int64_t pieces = plan.k / static_cast<int64_t>(piece);
+  share_out(params, plan.tokens * pieces, [&](int64_t i) {
+    const size_t token = static_cast<size_t>(i / pieces);
+    const size_t first = static_cast<size_t>(i % pieces) * piece * sizeof(float);
+    float* out = reinterpret_cast<float*>(changed + token * row_bytes + first);
+    std::memcpy(out, m.x + token * m.x_stride + first, piece * sizeof(float));
+    if (plan.rotation != 0) check(pn::hadamard_activations(out, piece, piece), weight);
     if (Codec::rounds()) {
-      for (int64_t i = 0; i < plan.k; ++i) row[i] = pn::bf16_to_float(pn::float_to_bf16(row[i]));
+      for (size_t j = 0; j < piece; ++j) out[j] = pn::bf16_to_float(pn::float_to_bf16(out[j]));
     }
   });
   m.x = changed;
@@ -235,8 +238,10 @@ void multiply_few(const ggml_compute_params* params, const Plan& plan, const Mat
           weight);
   });
   ggml_barrier(params->threadpool);
-  // Who is done takes the next range of rows.
-  const int64_t step = std::max<int64_t>(16, plan.rows / (8 * params->nth) / 16 * 16);
+  // Who is done takes the next range of rows. They are large, as memory comes slowly at the beginning of each.
+  const int64_t for_each =
+      std::clamp<int64_t>(plan.rows * static_cast<int64_t>(m.weight_stride) / (params->nth * range_bytes), 1, 8);
+  const int64_t step = (plan.rows / (for_each * params->nth) + 16) / 16 * 16;
   for (int64_t i = params->ith; i * step < plan.rows; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
     const int64_t first = i * step;
     const int64_t rows = std::min(step, plan.rows - first);

@@ -12,9 +12,10 @@ namespace pn::cpu::PN_CPU_ISA {
 inline constexpr std::size_t chunk_blocks = 64;
 
 // Asks for memory that blocks will lie in: `near_bytes` on for the first-level cache, `far_bytes` on for the second.
-// Called for every second block; the line that one of the two leaves out now and then is brought by the other.
-inline constexpr std::size_t near_bytes = 2560;
-inline constexpr std::size_t far_bytes = 7168;
+// Called for every second block; the line that one of the two leaves out now and then is brought by the other. Shorter
+// distances cost a third of the speed where one processor reads 40 GB/s.
+inline constexpr std::size_t near_bytes = 12288;
+inline constexpr std::size_t far_bytes = 24576;
 PN_CPU_INLINE void prefetch_blocks(const Bytes* at) {
   __builtin_prefetch(at + far_bytes + sizeof(Block34), 0, 2);
   __builtin_prefetch(at + near_bytes);
