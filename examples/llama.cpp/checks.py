@@ -51,13 +51,13 @@ class Checks:
         self.failed += good is False
         print(f"{verdict:6} {what}: {found}", flush=True)
 
-    def call(self, *command, env=None, fails=False):
+    def call(self, *command, env=None, fails=False, errors=False):
         command = [str(part) for part in command]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                               env={**os.environ, **(env or {})})
         if (done.returncode != 0) != fails:
             raise Failure(f"exit status {done.returncode}: {' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-        return done.stderr if fails else done.stdout
+        return done.stderr if fails else done.stdout + (done.stderr if errors else "")
 
     def made(self, name, *command, output=None):
         """A file of the work folder, made by a command that is given its path, unless it is there."""
@@ -312,12 +312,17 @@ def run_smollm2(c):
     check_pn(c, "SmolLM2 pn4t", pn4t, decoded, prompts, options)
     check_rows(c, "SmolLM2 pn4t", pn4t)
 
+    # As llama-quantize has it, which keeps embeddings, here the output matrix too, in more bits.
+    mix = c.lines("mix.txt", ["token_embd.weight q8_0", "* pn4t"])
+    mixed = {"pn4t, embeddings in Q8_0": [], "pn4t, rotated, embeddings in Q8_0": ["--rotate", 64]}
+    mixed = {name: c.made(f"smollm2-mixed{len(options)}.gguf", c.pnpack, "quantize", "--quiet", "--mix", mix, *options,
+                          bf16, OUT) for name, options in mixed.items()}
     text = c.made("text.txt", *models(c), "text", OUT, "--cache", cache)
     others = {name: c.made(f"smollm2-{name.lower()}.gguf", c.engine / "bin/llama-quantize", bf16, OUT, name)
               for name in ("Q4_0", "Q4_1", "Q4_K_S")}
-    for name, model in {"BF16": bf16, "P12": p12, "pn4t": pn4t, **others}.items():
+    for name, model in {"BF16": bf16, "P12": p12, "pn4t": pn4t, **mixed, **others}.items():
         said = c.call(c.engine / "bin/llama-perplexity", "-m", model, "-f", text, "-c", 512, "--chunks", 24, "-t",
-                      c.threads, "-b", 512)
+                      c.threads, "-b", 512, errors=True)
         found = re.search(r"Final estimate: PPL = ([\d.]+) \+/- ([\d.]+)", said)
         if found is None:
             raise Failure(f"{model}: llama-perplexity says no perplexity\n{said[-1000:]}")
