@@ -13,7 +13,7 @@ constexpr int resident = 16;  // blocks of threads on a multiprocessor
 
 // A thread has two neighbouring columns, the first one even: they are a pair of one word.
 template <class T>
-__global__ void __launch_bounds__(threads) decode(const Matrix weights, const DecodeRows what) {
+__global__ void __launch_bounds__(threads, 4) decode(const Matrix weights, const DecodeRows what) {
   constexpr int block_size = static_cast<int>(T::block_size);
   constexpr int per_word = static_cast<int>(T::codes_per_word);
   const std::int64_t begin = what.first_column / 2 * 2;

@@ -12,9 +12,9 @@ namespace pncuda {
 inline constexpr int tensor_warps = tile_blocks / 2;
 inline constexpr int tensor_threads = tensor_warps * warp_size;
 // Blocks of threads that a multiprocessor has registers for. Weights on their way hide the latency of memory, so as
-// many as there can be without a register spilled.
+// many as there can be without a register spilled (sm_100 spills with three).
 __host__ __device__ constexpr int tensor_resident(int major, bool repacked, bool two_parts) {
-  return major >= 9 && (repacked || !two_parts) ? 3 : 2;
+  return major >= 9 && major != 10 && (repacked || !two_parts) ? 3 : 2;
 }
 #if defined(__CUDA_ARCH__)
 inline constexpr int tensor_major = __CUDA_ARCH__ / 100;
