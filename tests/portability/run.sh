@@ -30,12 +30,18 @@ fi
 failures=0
 row() { printf '%-33s  %s\n' "$1" "$2"; }
 
+# is_here COMPILER FLAGS...: the compiler is installed, and has the headers of the target that the flags ask for.
+is_here() {
+  command -v "$1" >/dev/null || return
+  [[ " $* " != *" -m32 "* ]] || echo '#include <cstdint>' | "$1" -m32 -fsyntax-only -x c++ - 2>/dev/null
+}
+
 # digest RUNNER COMPILER FLAGS...: one row of the table. RUNNER is "" or an emulator.
 digest() {
   local runner=$1 compiler=$2
   shift 2
   local name="$compiler $*"
-  if ! command -v "$compiler" >/dev/null || { [[ -n $runner ]] && ! command -v "$runner" >/dev/null; }; then
+  if ! is_here "$compiler" "$@" || { [[ -n $runner ]] && ! command -v "$runner" >/dev/null; }; then
     row "not tried" "$name (not installed)"
     return
   fi
@@ -59,7 +65,10 @@ digest() {
 refused() {
   local text=$1 compiler=$2
   shift 2
-  command -v "$compiler" >/dev/null || return
+  if ! is_here "$compiler" "$@"; then
+    row "not tried" "$compiler $* (not installed)"
+    return
+  fi
   if "$compiler" -std=c++17 "$@" -I"$root/include" -fsyntax-only "$here/digest.cpp" 2>"$work/errors" ||
     ! grep -q "error.*$text" "$work/errors"; then
     row "NOT REFUSED" "$compiler $*"
