@@ -32,14 +32,9 @@ using pn::Status;
 using pn::cpu::Activations;
 using pn::cpu::Element;
 
-bool is_set(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr && std::strcmp(value, "") != 0 && std::strcmp(value, "0") != 0;
-}
-
 struct Settings {
-  bool proof = is_set("GGML_PN_PROOF");
-  bool bf16 = is_set("GGML_PN_BF16");
+  bool proof = ggml_pn_is_set("GGML_PN_PROOF");
+  bool bf16 = ggml_pn_is_set("GGML_PN_BF16");
   Activations activations = Activations::i16;
   int64_t slices_from = 2 * static_cast<int64_t>(pn::cpu::max_tokens) + 1;
 
@@ -150,8 +145,8 @@ struct Plan {
   bool changes;        // x is rotated, or rounded for the kernels
   int64_t chunks;      // of up to max_tokens tokens, for the kernels; 0: slices
   int64_t slice_rows;  // rows that are decoded at a time
-  // Where in the work buffer: x as fp32 when it is changed, x as it is multiplied, decoded weights; and the end.
-  size_t changed, x, slice, end;
+  // Where in the work buffer, behind x as fp32 when it is changed: x as it is multiplied, decoded weights; and the end.
+  size_t x, slice, end;
 };
 
 constexpr int64_t max_tokens = pn::cpu::max_tokens;
@@ -175,8 +170,7 @@ Plan plan_of(const ggml_tensor* op) {
     plan.slice_rows = proof ? plan.rows : std::min(plan.rows, std::max<int64_t>(64, fitting));
   }
   plan.changes = plan.rotation != 0 || (plan.chunks > 0 && Codec::rounds());
-  plan.changed = 0;
-  plan.x = plan.changed + (plan.changes ? padded(sizeof(float) * k * static_cast<size_t>(plan.tokens)) : 0);
+  plan.x = plan.changes ? padded(sizeof(float) * k * static_cast<size_t>(plan.tokens)) : 0;
   plan.slice = plan.x;
   if (plan.chunks > 0) {
     plan.slice += static_cast<size_t>(plan.chunks) * Codec::prepared_bytes(pn::cpu::max_tokens, k);
@@ -207,7 +201,7 @@ void share_out(const ggml_compute_params* params, int64_t count, const Body& bod
 template <class Codec>
 void change(const ggml_compute_params* params, const Plan& plan, Matrices& m, const ggml_tensor* weight) {
   const size_t row_bytes = sizeof(float) * static_cast<size_t>(plan.k);
-  char* changed = work_of(params) + plan.changed;
+  char* changed = work_of(params);
   const size_t piece = static_cast<size_t>(plan.rotation != 0 ? plan.rotation : plan.k);
   const int64_t pieces = plan.k / static_cast<int64_t>(piece);
   share_out(params, plan.tokens * pieces, [&](int64_t i) {
@@ -241,7 +235,8 @@ void multiply_few(const ggml_compute_params* params, const Plan& plan, const Mat
   // Who is done takes the next range of rows. They are large, as memory comes slowly at the beginning of each.
   const int64_t for_each =
       std::clamp<int64_t>(plan.rows * static_cast<int64_t>(m.weight_stride) / (params->nth * range_bytes), 1, 8);
-  const int64_t step = (plan.rows / (for_each * params->nth) + 16) / 16 * 16;
+  const int64_t ranges = for_each * params->nth;
+  const int64_t step = (plan.rows + 16 * ranges - 1) / (16 * ranges) * 16;
   for (int64_t i = params->ith; i * step < plan.rows; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
     const int64_t first = i * step;
     const int64_t rows = std::min(step, plan.rows - first);

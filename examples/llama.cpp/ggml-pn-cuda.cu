@@ -6,8 +6,6 @@
 #include <pncuda/pncuda.h>
 #include <pncuda/pncuda_blas.h>
 
-#include <cstdlib>
-#include <cstring>
 #include <mutex>
 
 #include "common.cuh"
@@ -20,8 +18,8 @@ void check(pncuda_status status, const ggml_tensor* weight) {
 }
 
 bool proof() {
-  static const char* value = std::getenv("GGML_PN_PROOF");
-  return value != nullptr && std::strcmp(value, "") != 0 && std::strcmp(value, "0") != 0;
+  static const bool on = ggml_pn_is_set("GGML_PN_PROOF");
+  return on;
 }
 
 bool is_prepared(int device) {

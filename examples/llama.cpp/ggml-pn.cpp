@@ -2,6 +2,7 @@
 #include "ggml-pn.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <p12/p12.hpp>
 #include <pn/pn.hpp>
@@ -65,6 +66,11 @@ bool ggml_pn_validate(ggml_type type, const void* data, size_t bytes) {
     case GGML_TYPE_PN4T: return all_valid<pn::Block34>(data, bytes, pn::validate_block<pn::pn4t>);
     default: return all_valid<p12::Block392>(data, bytes, p12::validate_block);
   }
+}
+
+bool ggml_pn_is_set(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && std::strcmp(value, "") != 0 && std::strcmp(value, "0") != 0;
 }
 
 int ggml_pn_rotation(const ggml_tensor* weight) {

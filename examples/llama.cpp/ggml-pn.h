@@ -23,6 +23,9 @@ bool ggml_pn_validate(enum ggml_type type, const void* data, size_t bytes);
 // The segments in which x is rotated before it meets this weight (FORMAT.md, "Hadamard rotation"); 0: it is not.
 int ggml_pn_rotation(const struct ggml_tensor* weight);
 
+// Is a switch on in the environment: neither empty nor 0?
+bool ggml_pn_is_set(const char* name);
+
 static inline bool ggml_pn_is_type(enum ggml_type type) {
   return type == GGML_TYPE_PN3T || type == GGML_TYPE_PN4T || type == GGML_TYPE_BF16_P12;
 }
