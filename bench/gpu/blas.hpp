@@ -2,6 +2,10 @@
 // else it is loaded at run time, which needs no headers.
 #pragma once
 
+#if defined(PN_GPU_BENCH_BLAS)
+#include <pncuda/pncuda_blas.h>
+#endif
+
 #include "bench.hpp"
 
 namespace gpu_bench {
@@ -23,5 +27,14 @@ class Blas {
   void* handle_ = nullptr;
   void* workspace_ = nullptr;  // of its own, so that nothing is allocated while a stream is captured
 };
+
+#if defined(PN_GPU_BENCH_BLAS)
+inline pncuda_matmul_plan plan_of(const pncuda_matmul_args& args) {
+  pncuda_matmul_plan plan = {};
+  plan.struct_size = sizeof plan;
+  require(pncuda_matmul_query(&args, &plan), "pncuda_matmul_query");
+  return plan;
+}
+#endif
 
 }  // namespace gpu_bench

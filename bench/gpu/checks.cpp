@@ -6,10 +6,6 @@
 
 #include "blas.hpp"
 
-#if defined(PN_GPU_BENCH_BLAS)
-#include <pncuda/pncuda_blas.h>
-#endif
-
 namespace gpu_bench {
 
 namespace {
@@ -343,9 +339,7 @@ void check_blas(const Blas& blas, const Matrix& m, Report& report) {
       a.hadamard_block = hadamard;
       for (const std::int64_t from : {std::int64_t{1}, tokens + 1}) {  // through cuBLAS, and not
         a.switch_tokens = from;
-        pncuda_matmul_plan plan = {};
-        plan.struct_size = sizeof plan;
-        require(pncuda_matmul_query(&a, &plan), "pncuda_matmul_query");
+        const pncuda_matmul_plan plan = plan_of(a);
         const Bytes workspace(plan.workspace_size_best);
         a.workspace = workspace.get();
         a.workspace_size = workspace.size();

@@ -289,9 +289,7 @@ void check_prompts([[maybe_unused]] const Options& options, [[maybe_unused]] con
       a.switch_tokens = from;
       a.overlap = two;
       if (proof == 0 && type == PNCUDA_BF16_P12) a.slice_rows = std::max<std::int64_t>(16, n / 3 / 16 * 16);
-      pncuda_matmul_plan plan = {};
-      plan.struct_size = sizeof plan;
-      require(pncuda_matmul_query(&a, &plan), "pncuda_matmul_query");
+      const pncuda_matmul_plan plan = plan_of(a);
       const Bytes workspace(plan.workspace_size_best);
       a.workspace = workspace.get();
       a.workspace_size = workspace.size();

@@ -224,9 +224,7 @@ class Timings {
     a.tokens = tokens;
     const pncuda_weights first = weights(m, PNCUDA_REPACKED, 0);
     a.weights = &first;
-    pncuda_matmul_plan plan = {};
-    plan.struct_size = sizeof plan;
-    require(pncuda_matmul_query(&a, &plan), "pncuda_matmul_query");
+    const pncuda_matmul_plan plan = plan_of(a);
     const Bytes workspace(plan.workspace_size_best);
     a.workspace = workspace.get();
     a.workspace_size = workspace.size();

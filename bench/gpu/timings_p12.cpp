@@ -239,12 +239,6 @@ class P12Timings {
     m.overlap = two;
     return m;
   }
-  static pncuda_matmul_plan plan_of(const pncuda_matmul_args& m) {
-    pncuda_matmul_plan plan = {};
-    plan.struct_size = sizeof plan;
-    require(pncuda_matmul_query(&m, &plan), "pncuda_matmul_query");
-    return plan;
-  }
   pncuda_blas_handle handle() const { return static_cast<pncuda_blas_handle>(bench_.blas.handle()); }
 
   double time_matmul(Shape s, std::int64_t tokens, std::int64_t from, const pncuda_overlap* two,
