@@ -1,7 +1,8 @@
 // The three types in ggml's CPU backend: multiplying and embedding look-up through pn::cpu, from the bytes of the file.
 //
-// Few tokens go through the kernels of pn::cpu. For more, slices of rows are decoded into the work buffer, as BF16
-// (bf16_p12) or F32 (pn3t, pn4t), and the engine multiplies them as it multiplies such weights anyway.
+// Few tokens go through pn::cpu's multiply, where no bit of a token's result depends on the others. More, as a prompt
+// has them, through multiply_batch (pn3t, pn4t), or slices of rows are decoded to BF16 in the work buffer and the
+// engine multiplies them as it multiplies such weights anyway (bf16_p12).
 //
 // Settings, from the environment:
 //   GGML_PN_PROOF=1       bf16_p12: decode the whole matrix and leave the rest to the engine, for any number of tokens:
@@ -10,7 +11,7 @@
 //   GGML_PN_ACTIVATIONS   what the kernels multiply. For pn3t and pn4t i16 (the default), q8_0 or f32 (pn/cpu.hpp,
 //                         Activations). For bf16_p12 activations are rounded to BF16, as the engine does it for BF16
 //                         weights; f32 leaves them as they are, which is more exact, but not what BF16 gives
-//   GGML_PN_SLICES=N      from N tokens on, slices
+//   GGML_PN_PROMPT=N      how many tokens are more than few; by default 17 (pn3t, pn4t) and 33 (bf16_p12)
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -36,7 +37,7 @@ struct Settings {
   bool proof = ggml_pn_is_set("GGML_PN_PROOF");
   bool bf16 = ggml_pn_is_set("GGML_PN_BF16");
   Activations activations = Activations::i16;
-  int64_t slices_from = 2 * static_cast<int64_t>(pn::cpu::max_tokens) + 1;
+  int64_t prompt = 0;  // 0: the codec's
 
   Settings() {
     if (const char* kind = std::getenv("GGML_PN_ACTIVATIONS")) {
@@ -48,7 +49,7 @@ struct Settings {
         GGML_ABORT("GGML_PN_ACTIVATIONS=%s: f32, i16 or q8_0 expected", kind);
       }
     }
-    if (const char* tokens = std::getenv("GGML_PN_SLICES")) slices_from = std::max(1, std::atoi(tokens));
+    if (const char* tokens = std::getenv("GGML_PN_PROMPT")) prompt = std::max(1, std::atoi(tokens));
   }
 };
 
@@ -65,23 +66,29 @@ void check(Status status, const ggml_tensor* weight) {
 
 template <class T>
 struct Pn {
-  static constexpr ggml_type decoded = GGML_TYPE_F32;
+  static constexpr bool has_batch = true;
+  static constexpr int64_t prompt = pn::cpu::max_tokens + 1;
+
+  // What x of k elements becomes.
+  static Activations kind(size_t k) {
+    return settings().activations == Activations::q8_0 && k % 32 != 0 ? Activations::i16  // K = 80
+                                                                      : settings().activations;
+  }
 
   static size_t prepared_bytes(size_t tokens, size_t k) {
-    return std::max(pn::cpu::activations_bytes<T>(settings().activations, tokens, k),
+    return std::max(pn::cpu::activations_bytes<T>(kind(k), tokens, k),
                     pn::cpu::activations_bytes<T>(Activations::f32, tokens, k));
   }
 
   static bool rounds() { return false; }
 
+  // Can integers not hold x, because of a NaN for one? Then it goes through as it is.
+  static bool refused(Status status) { return status == Status::not_finite || status == Status::scale_overflow; }
+
   static Status prepare(const float* x, size_t x_stride, size_t tokens, size_t k, void* prepared) {
-    const Activations kind = settings().activations == Activations::q8_0 && k % 32 != 0 ? Activations::i16  // K = 80
-                                                                                        : settings().activations;
-    const Status status = pn::cpu::prepare_activations<T>(kind, x, x_stride, tokens, k, prepared);
-    // What integers cannot hold, a NaN for one, goes through as it is.
-    return status == Status::not_finite || status == Status::scale_overflow
-               ? pn::cpu::prepare_activations<T>(Activations::f32, x, x_stride, tokens, k, prepared)
-               : status;
+    const Status status = pn::cpu::prepare_activations<T>(kind(k), x, x_stride, tokens, k, prepared);
+    return refused(status) ? pn::cpu::prepare_activations<T>(Activations::f32, x, x_stride, tokens, k, prepared)
+                           : status;
   }
 
   static Status multiply(const void* rows, size_t stride, size_t count, size_t k, const void* prepared, float* y,
@@ -89,15 +96,29 @@ struct Pn {
     return pn::cpu::multiply<T>(rows, stride, count, k, prepared, y, y_stride);
   }
 
-  static Status decode(const void* rows, size_t stride, size_t count, size_t k, ggml_type type, void* out,
+  static size_t batch_bytes(Activations kind, size_t tokens, size_t k) {
+    return pn::cpu::batch_bytes<T>(kind, tokens, k);
+  }
+
+  static Status prepare_batch(Activations kind, const float* x, size_t x_stride, size_t tokens, size_t k,
+                              void* prepared) {
+    return pn::cpu::prepare_batch<T>(kind, x, x_stride, tokens, k, prepared);
+  }
+
+  static Status multiply_batch(const void* rows, size_t stride, size_t count, size_t k, const void* prepared,
+                               size_t tokens, float* y, size_t y_stride) {
+    return pn::cpu::multiply_batch<T>(rows, stride, count, k, prepared, tokens, y, y_stride);
+  }
+
+  static Status decode(const void* rows, size_t stride, size_t count, size_t k, Element element, void* out,
                        size_t out_stride) {
-    GGML_ASSERT(type == GGML_TYPE_F32);
-    return pn::cpu::dequantize_rows<T>(rows, stride, count, 0, k, out, Element::f32, out_stride);
+    return pn::cpu::dequantize_rows<T>(rows, stride, count, 0, k, out, element, out_stride);
   }
 };
 
 struct P12 {
-  static constexpr ggml_type decoded = GGML_TYPE_BF16;
+  static constexpr bool has_batch = false;
+  static constexpr int64_t prompt = 2 * pn::cpu::max_tokens + 1;
 
   static size_t prepared_bytes(size_t tokens, size_t k) { return p12::cpu::activations_bytes(tokens, k); }
 
@@ -113,9 +134,8 @@ struct P12 {
     return p12::cpu::multiply(rows, stride, count, k, prepared, y, y_stride);
   }
 
-  static Status decode(const void* rows, size_t stride, size_t count, size_t k, ggml_type type, void* out,
+  static Status decode(const void* rows, size_t stride, size_t count, size_t k, Element element, void* out,
                        size_t out_stride) {
-    const Element element = type == GGML_TYPE_F32 ? Element::f32 : Element::bf16;
     return p12::cpu::unpack_rows(rows, stride, count, k, out, element, out_stride);
   }
 };
@@ -139,18 +159,22 @@ char* work_of(const ggml_compute_params* params) {
 }
 
 // How an operation is computed, and where in the work buffer everything lies.
+enum class Way { few, batch, slices };
 struct Plan {
   int64_t k, rows, tokens;
-  int rotation;        // segments in which x is rotated first; 0: not at all
-  bool changes;        // x is rotated, or rounded for the kernels
-  int64_t chunks;      // of up to max_tokens tokens, for the kernels; 0: slices
-  int64_t slice_rows;  // rows that are decoded at a time
-  // Where in the work buffer, behind x as fp32 when it is changed: x as it is multiplied, decoded weights; and the end.
-  size_t x, slice, end;
+  int rotation;  // segments in which x is rotated first; 0: not at all
+  bool changes;  // x is rotated, or rounded for the kernels
+  Way way;
+  int64_t chunks;      // few: of up to max_tokens tokens; batch: of batch_tokens
+  int64_t slice_rows;  // slices: rows that are decoded at a time
+  // Where in the work buffer, behind x as fp32 when it is changed: x as it is multiplied; batch: a flag for each chunk;
+  // slices: decoded weights; and the end.
+  size_t x, flags, slice, end;
 };
 
 constexpr int64_t max_tokens = pn::cpu::max_tokens;
-constexpr int64_t range_bytes = int64_t{4} << 20;  // of weights that a thread takes at a time, about
+constexpr int64_t batch_tokens = pn::cpu::batch_tokens;
+constexpr int64_t range_bytes = int64_t{2} << 20;  // of weights that a thread takes at a time, about
 constexpr size_t slice_bytes = size_t{2} << 20;    // of decoded weights that stay in the caches
 
 template <class Codec>
@@ -162,22 +186,27 @@ Plan plan_of(const ggml_tensor* op) {
   plan.tokens = op->src[1]->ne[1];
   plan.rotation = ggml_pn_rotation(weight);
   const size_t k = static_cast<size_t>(plan.k);
-  const bool proof = Codec::decoded == GGML_TYPE_BF16 && settings().proof;
-  if (!proof && plan.tokens < settings().slices_from) {
+  const size_t tokens = static_cast<size_t>(plan.tokens);
+  const bool proof = !Codec::has_batch && settings().proof;
+  const bool is_prompt = plan.tokens >= (settings().prompt != 0 ? settings().prompt : Codec::prompt);
+  plan.way = !proof && !is_prompt ? Way::few : (Codec::has_batch ? Way::batch : Way::slices);
+  plan.changes = plan.rotation != 0 || (plan.way == Way::few && Codec::rounds());
+  plan.x = plan.changes ? padded(sizeof(float) * k * tokens) : 0;
+  if (plan.way == Way::few) {
     plan.chunks = (plan.tokens + max_tokens - 1) / max_tokens;
+    plan.end = plan.x + static_cast<size_t>(plan.chunks) * Codec::prepared_bytes(pn::cpu::max_tokens, k);
+  } else if constexpr (Codec::has_batch) {
+    plan.chunks = (plan.tokens + batch_tokens - 1) / batch_tokens;
+    plan.flags = plan.x + std::max(Codec::batch_bytes(Codec::kind(k), tokens, k),
+                                   Codec::batch_bytes(Activations::f32, tokens, k));
+    plan.end = plan.flags + padded(static_cast<size_t>(plan.chunks));
   } else {
-    const int64_t fitting = static_cast<int64_t>(slice_bytes / ggml_row_size(Codec::decoded, plan.k)) / 64 * 64;
+    const size_t row_bytes = ggml_row_size(GGML_TYPE_BF16, plan.k);
+    const int64_t fitting = static_cast<int64_t>(slice_bytes / row_bytes) / 64 * 64;
     plan.slice_rows = proof ? plan.rows : std::min(plan.rows, std::max<int64_t>(64, fitting));
+    plan.slice = plan.x + padded(row_bytes * tokens);
+    plan.end = plan.slice + padded(row_bytes * static_cast<size_t>(plan.slice_rows));
   }
-  plan.changes = plan.rotation != 0 || (plan.chunks > 0 && Codec::rounds());
-  plan.x = plan.changes ? padded(sizeof(float) * k * static_cast<size_t>(plan.tokens)) : 0;
-  plan.slice = plan.x;
-  if (plan.chunks > 0) {
-    plan.slice += static_cast<size_t>(plan.chunks) * Codec::prepared_bytes(pn::cpu::max_tokens, k);
-  } else if (Codec::decoded != GGML_TYPE_F32) {
-    plan.slice += padded(ggml_row_size(Codec::decoded, plan.k) * static_cast<size_t>(plan.tokens));
-  }
-  plan.end = plan.slice + padded(ggml_row_size(Codec::decoded, plan.k) * static_cast<size_t>(plan.slice_rows));
   return plan;
 }
 
@@ -208,14 +237,27 @@ void change(const ggml_compute_params* params, const Plan& plan, Matrices& m, co
     const size_t token = static_cast<size_t>(i / pieces);
     const size_t first = static_cast<size_t>(i % pieces) * piece * sizeof(float);
     float* out = reinterpret_cast<float*>(changed + token * row_bytes + first);
-    std::memcpy(out, m.x + token * m.x_stride + first, piece * sizeof(float));
-    if (plan.rotation != 0) check(pn::hadamard_activations(out, piece, piece), weight);
+    const auto* x = reinterpret_cast<const float*>(m.x + token * m.x_stride + first);
+    if (plan.rotation != 0) {
+      check(pn::cpu::hadamard_activations(x, 0, 1, piece, piece, out, 0), weight);
+    } else {
+      std::memcpy(out, x, piece * sizeof(float));
+    }
     if (Codec::rounds()) {
       for (size_t j = 0; j < piece; ++j) out[j] = pn::bf16_to_float(pn::float_to_bf16(out[j]));
     }
   });
   m.x = changed;
   m.x_stride = row_bytes;
+}
+
+// Ranges of rows: who is done takes the next one. `ranges` for each thread; the counter has been set.
+template <class Body>
+void share_out_rows(const ggml_compute_params* params, int64_t rows, int64_t ranges, const Body& body) {
+  const int64_t all = 32 * ranges * params->nth;
+  const int64_t step = (rows + all - 1) / all * 32;
+  for (int64_t i = params->ith; i * step < rows; i = ggml_threadpool_chunk_add(params->threadpool, 1))
+    body(static_cast<size_t>(i * step), static_cast<size_t>(std::min(step, rows - i * step)));
 }
 
 template <class Codec>
@@ -232,22 +274,50 @@ void multiply_few(const ggml_compute_params* params, const Plan& plan, const Mat
           weight);
   });
   ggml_barrier(params->threadpool);
-  // Who is done takes the next range of rows. They are large, as memory comes slowly at the beginning of each.
-  const int64_t for_each =
+  // Ranges are large, as memory comes slowly at the beginning of each.
+  const int64_t ranges =
       std::clamp<int64_t>(plan.rows * static_cast<int64_t>(m.weight_stride) / (params->nth * range_bytes), 1, 8);
-  const int64_t ranges = for_each * params->nth;
-  const int64_t step = (plan.rows + 16 * ranges - 1) / (16 * ranges) * 16;
-  for (int64_t i = params->ith; i * step < plan.rows; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-    const int64_t first = i * step;
-    const int64_t rows = std::min(step, plan.rows - first);
+  share_out_rows(params, plan.rows, ranges, [&](size_t first, size_t rows) {
     for (int64_t chunk = 0; chunk < plan.chunks; ++chunk) {
-      char* y = m.y + static_cast<size_t>(chunk * max_tokens) * m.y_stride + static_cast<size_t>(first) * sizeof(float);
-      check(Codec::multiply(m.weight + static_cast<size_t>(first) * m.weight_stride, m.weight_stride,
-                            static_cast<size_t>(rows), k, prepared + static_cast<size_t>(chunk) * chunk_bytes,
-                            reinterpret_cast<float*>(y), m.y_stride),
-            weight);
+      char* y = m.y + static_cast<size_t>(chunk * max_tokens) * m.y_stride + first * sizeof(float);
+      check(
+          Codec::multiply(m.weight + first * m.weight_stride, m.weight_stride, rows, k,
+                          prepared + static_cast<size_t>(chunk) * chunk_bytes, reinterpret_cast<float*>(y), m.y_stride),
+          weight);
     }
+  });
+}
+
+template <class Codec>
+void multiply_batch(const ggml_compute_params* params, const Plan& plan, const Matrices& m, const ggml_tensor* weight) {
+  const size_t k = static_cast<size_t>(plan.k);
+  char* prepared = work_of(params) + plan.x;
+  char* refused = work_of(params) + plan.flags;
+  const auto prepare = [&](Activations kind) {
+    const size_t chunk_bytes = Codec::batch_bytes(kind, pn::cpu::batch_tokens, k);
+    share_out(params, plan.chunks, [&](int64_t chunk) {
+      const int64_t first = chunk * batch_tokens;
+      const Status status =
+          Codec::prepare_batch(kind, reinterpret_cast<const float*>(m.x + static_cast<size_t>(first) * m.x_stride),
+                               m.x_stride, static_cast<size_t>(std::min(batch_tokens, plan.tokens - first)), k,
+                               prepared + static_cast<size_t>(chunk) * chunk_bytes);
+      refused[chunk] = Codec::refused(status);
+      if (refused[chunk] == 0) check(status, weight);
+    });
+    ggml_barrier(params->threadpool);
+  };
+  if (params->ith == 0) ggml_threadpool_chunk_set(params->threadpool, params->nth);
+  prepare(Codec::kind(k));
+  if (std::find(refused, refused + plan.chunks, 1) != refused + plan.chunks) {
+    ggml_barrier(params->threadpool);  // all have seen it
+    prepare(Activations::f32);
   }
+  share_out_rows(params, plan.rows, 8, [&](size_t first, size_t rows) {
+    check(Codec::multiply_batch(m.weight + first * m.weight_stride, m.weight_stride, rows, k, prepared,
+                                static_cast<size_t>(plan.tokens), reinterpret_cast<float*>(m.y + first * sizeof(float)),
+                                m.y_stride),
+          weight);
+  });
 }
 
 // A matrix [rows][k] of the engine's, in memory of ours.
@@ -267,32 +337,30 @@ ggml_tensor matrix(ggml_type type, int64_t k, int64_t rows, const void* data, si
 template <class Codec>
 void multiply_slices(ggml_compute_params* params, const Plan& plan, const Matrices& m, const ggml_tensor* weight) {
   const size_t k = static_cast<size_t>(plan.k);
+  const size_t row_bytes = ggml_row_size(GGML_TYPE_BF16, plan.k);
   char* work = work_of(params);
-  ggml_tensor x = matrix(GGML_TYPE_F32, plan.k, plan.tokens, m.x, m.x_stride);
-  if (Codec::decoded == GGML_TYPE_BF16) {  // which the engine multiplies by activations in BF16
-    x = matrix(GGML_TYPE_BF16, plan.k, plan.tokens, work + plan.x, ggml_row_size(GGML_TYPE_BF16, plan.k));
-    share_out(params, plan.tokens, [&](int64_t token) {
-      ggml_get_type_traits_cpu(GGML_TYPE_BF16)
-          ->from_float(reinterpret_cast<const float*>(m.x + static_cast<size_t>(token) * m.x_stride),
-                       static_cast<char*>(x.data) + static_cast<size_t>(token) * x.nb[1], plan.k);
-    });
-  }
+  // The engine multiplies weights in BF16 by activations in BF16.
+  ggml_tensor x = matrix(GGML_TYPE_BF16, plan.k, plan.tokens, work + plan.x, row_bytes);
+  share_out(params, plan.tokens, [&](int64_t token) {
+    ggml_get_type_traits_cpu(GGML_TYPE_BF16)
+        ->from_float(reinterpret_cast<const float*>(m.x + static_cast<size_t>(token) * m.x_stride),
+                     static_cast<char*>(x.data) + static_cast<size_t>(token) * row_bytes, plan.k);
+  });
   ggml_compute_params rest = *params;
   rest.wdata = work + plan.end;
   rest.wsize = 0;  // all it needs has been made
-  const size_t row_bytes = ggml_row_size(Codec::decoded, plan.k);
   for (int64_t first = 0; first < plan.rows; first += plan.slice_rows) {
     const int64_t rows = std::min(plan.slice_rows, plan.rows - first);
     ggml_barrier(params->threadpool);  // the last slice has been multiplied, and x is ready
     share_out(params, (rows + 15) / 16, [&](int64_t part) {
       const int64_t begin = part * 16;
       check(Codec::decode(m.weight + static_cast<size_t>(first + begin) * m.weight_stride, m.weight_stride,
-                          static_cast<size_t>(std::min<int64_t>(16, rows - begin)), k, Codec::decoded,
+                          static_cast<size_t>(std::min<int64_t>(16, rows - begin)), k, Element::bf16,
                           work + plan.slice + static_cast<size_t>(begin) * row_bytes, row_bytes),
             weight);
     });
     ggml_barrier(params->threadpool);
-    ggml_tensor slice = matrix(Codec::decoded, plan.k, rows, work + plan.slice, row_bytes);
+    ggml_tensor slice = matrix(GGML_TYPE_BF16, plan.k, rows, work + plan.slice, row_bytes);
     ggml_tensor y =
         matrix(GGML_TYPE_F32, rows, plan.tokens, m.y + static_cast<size_t>(first) * sizeof(float), m.y_stride);
     y.op = GGML_OP_MUL_MAT;
@@ -323,8 +391,10 @@ void mul_mat(ggml_compute_params* params, ggml_tensor* op) {
       change<Codec>(params, plan, m, weight);
       ggml_barrier(params->threadpool);
     }
-    if (plan.chunks > 0) {
+    if (plan.way == Way::few) {
       multiply_few<Codec>(params, plan, m, weight);
+    } else if constexpr (Codec::has_batch) {
+      multiply_batch<Codec>(params, plan, m, weight);
     } else {
       multiply_slices<Codec>(params, plan, m, weight);
     }
@@ -350,7 +420,7 @@ void get_rows(const ggml_compute_params* params, ggml_tensor* op) {
         reinterpret_cast<float*>(static_cast<char*>(op->data) + i0 * op->nb[1] + i1 * op->nb[2] + i2 * op->nb[3]);
     check(Codec::decode(static_cast<char*>(weight->data) + static_cast<size_t>(id) * weight->nb[1] +
                             i1 * weight->nb[2] + i2 * weight->nb[3],
-                        weight->nb[1], 1, k, GGML_TYPE_F32, out, sizeof(float) * k),
+                        weight->nb[1], 1, k, Element::f32, out, sizeof(float) * k),
           weight);
     const int rotation = ggml_pn_rotation(weight);
     if (rotation != 0) check(pn::hadamard_weights(out, out, k, static_cast<size_t>(rotation)), weight);
@@ -401,7 +471,7 @@ class Types final : public ggml::cpu::extra_buffer_type {
       case GGML_TYPE_BF16:
         // Only what is multiplied by the kernels; the rest is the engine's.
         return settings().bf16 && op->op == GGML_OP_MUL_MAT && weight->nb[0] == 2 &&
-                       weight->ne[0] % static_cast<int64_t>(p12::block_size) == 0 && plan_of<Bf16>(op).chunks > 0
+                       weight->ne[0] % static_cast<int64_t>(p12::block_size) == 0 && plan_of<Bf16>(op).way == Way::few
                    ? traits<Bf16>()
                    : nullptr;
       default: return nullptr;

@@ -140,6 +140,15 @@ PN_CPU_API Status get_rows(const void* blocks, std::size_t stride, std::size_t r
                            const std::int64_t* ids, std::size_t count, void* out, Element element,
                            std::size_t out_stride, Fault* fault = nullptr, Isa isa = Isa::best) noexcept;
 
+// ---- Rotating activations for rotated weights ----
+
+// `tokens` rows of k floats in segments of b: pn::hadamard_activations of each row, bit for bit (but that a NaN may be
+// another). b is 64, 128, 256, 512 or 1024 and divides k, or the status is bad_length. `out` may be x, with the same
+// stride; otherwise they must not overlap.
+PN_CPU_API Status hadamard_activations(const float* x, std::size_t x_stride, std::size_t tokens, std::size_t k,
+                                       std::size_t b, float* out, std::size_t out_stride,
+                                       Isa isa = Isa::best) noexcept;
+
 // ---- Multiplying: y[m][n] = sum over k of x[m][k] * w[n][k], m < tokens <= 16 ----
 //
 // First `prepare_activations` brings x into the order that the kernels of one instruction set read; then any number of
@@ -181,6 +190,36 @@ PN_CPU_API Status prepare_activations(Activations kind, const float* x, std::siz
 template <class T>
 PN_CPU_API Status multiply(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k,
                            const void* prepared, float* y, std::size_t y_stride) noexcept;
+
+// ---- The same for many tokens, as a prompt has them ----
+//
+// Weights are decoded once for all tokens of a call, up to 32 rows at a time: rows in ranges of a multiple of 32, and
+// all tokens in one call, are best. From about 8 tokens on faster than multiply. Tokens lie in groups of 8, that of
+// token m at m / 8 * batch_bytes<T>(kind, 8, k), so threads can prepare ranges that begin at a multiple of 8.
+//
+//   void* x = aligned_to_64(batch_bytes<pn4t>(Activations::q8_0, tokens, k));
+//   prepare_batch<pn4t>(Activations::q8_0, x_f32, x_stride, tokens, k, x);
+//   multiply_batch<pn4t>(blocks + first * stride, stride, last - first, k, x, tokens, y + first, y_stride);
+
+// Tokens in a group.
+inline constexpr std::size_t batch_tokens = 8;
+
+// Bytes of a prepared batch, the same for every instruction set; a multiple of 64. 0 when the arguments are not ones
+// that prepare_batch takes, or when it would not fit std::size_t.
+template <class T>
+PN_CPU_API std::size_t batch_bytes(Activations kind, std::size_t tokens, std::size_t k) noexcept;
+
+// As prepare_activations, for any number of tokens; x is rounded in the same way.
+template <class T>
+PN_CPU_API Status prepare_batch(Activations kind, const float* x, std::size_t x_stride, std::size_t tokens,
+                                std::size_t k, void* prepared, Fault* fault = nullptr, Isa isa = Isa::best) noexcept;
+
+// As multiply, for the first `tokens` tokens of a batch. Not the bits of multiply: sums have an order of their own, and
+// the bound is (k / 16 + 96) * 2^-24 * sum over k of |w * x|. From i16 and q8_0 the results have the same bits on every
+// instruction set. Takes up to 32 KiB of stack.
+template <class T>
+PN_CPU_API Status multiply_batch(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k,
+                                 const void* prepared, std::size_t tokens, float* y, std::size_t y_stride) noexcept;
 
 // ---- A low-rank add-on (LoRA) beside packed weights of any kind: y += scale * B (A x) ----
 

@@ -7,8 +7,9 @@
 
 namespace pn::cpu {
 
-// "pn::cpu\1" as a number: the mark of prepared activations.
+// "pn::cpu\1" and "pn::cpu\2" as numbers: the marks of prepared activations and of each group of a batch.
 inline constexpr std::uint64_t prepared_magic = 0x01757063'3A3A6E70u;
+inline constexpr std::uint64_t batch_magic = 0x02757063'3A3A6E70u;
 
 // Whether rows of k weights lie one behind the other, so that they can be taken for one long row.
 constexpr bool dense(std::size_t rows, std::size_t stride, std::size_t row_bytes) noexcept {
@@ -40,9 +41,9 @@ inline bool is_element(Element element) noexcept { return static_cast<unsigned>(
 
 // The header of prepared activations; bits: see Prepared.
 inline Prepared header_of(const Kernels& table, std::size_t tokens, std::size_t k, std::size_t token_bytes,
-                          Activations kind, std::uint8_t bits) noexcept {
+                          Activations kind, std::uint8_t bits, std::uint64_t magic = prepared_magic) noexcept {
   Prepared header = {};
-  header.magic = prepared_magic;
+  header.magic = magic;
   header.k = k;
   header.token_bytes = token_bytes;
   header.tokens = static_cast<std::uint32_t>(tokens);
@@ -54,11 +55,11 @@ inline Prepared header_of(const Kernels& table, std::size_t tokens, std::size_t 
 
 // The table of the instruction set that activations were prepared for. misaligned; not_prepared when they were not, or
 // for another k or other weights.
-inline Status find_table(const void* prepared, std::size_t k, std::uint8_t bits, const Kernels*& table) noexcept {
+inline Status find_table(const void* prepared, std::size_t k, std::uint8_t bits, const Kernels*& table,
+                         std::uint64_t magic = prepared_magic) noexcept {
   if (!is_aligned(prepared)) return Status::misaligned;
   const auto* header = static_cast<const Prepared*>(prepared);
-  if (header->magic != prepared_magic || header->k != k || header->bits != bits || header->isa == 0)
-    return Status::not_prepared;
+  if (header->magic != magic || header->k != k || header->bits != bits || header->isa == 0) return Status::not_prepared;
   table = kernels(static_cast<Isa>(header->isa));
   return table == nullptr ? Status::not_prepared : Status::ok;
 }

@@ -1,8 +1,11 @@
 // Kernels for any processor: the core's own functions, and plain loops that add up in the stated orders.
 #include <p12/p12.hpp>
 #include <pn/decode.hpp>
+#include <pn/dot.hpp>
+#include <pn/hadamard.hpp>
 #include <pn/quantize.hpp>
 #include <pn/validate.hpp>
+#include <type_traits>
 
 #include "exact.hpp"
 #include "exact_p12.hpp"
@@ -86,6 +89,47 @@ void dequantize(const Bytes* in, std::size_t blocks, Bytes* out, Element element
     decode_block<T>(load_block34(in, b), values);
     store_floats(values, T::block_size, out + b * T::block_size * element_bytes(element), element);
   }
+}
+
+float largest(const Bytes* x, std::size_t n) noexcept { return detail::bit_cast<float>(largest_magnitude(x, n)); }
+
+// Loops are written so that compilers turn them into vectors.
+template <class T>
+float round_i16(const Bytes* x, std::int32_t* q) {
+  float block[T::block_size];
+  std::memcpy(block, x, sizeof block);
+  const float most = largest(x, T::block_size);
+  if (!detail::is_finite(most)) return most;
+  const double amax = static_cast<double>(most);
+  const double inverse = amax > 0 ? 32767.0 / amax : 0.0;
+  for (std::size_t e = 0; e < T::block_size; ++e) {
+    constexpr double shifter = 6755399441055744.0;  // 1.5 * 2^52: to nearest even
+    q[e] = static_cast<std::int32_t>((static_cast<double>(block[e]) * inverse + shifter) - shifter);
+  }
+  return static_cast<float>(amax / 32767.0);
+}
+
+// The arithmetic of pn::quantize_row_q8_0. This file is compiled with -ffp-contract=off.
+float round_q8_0(const Bytes* x, std::int32_t* q) {
+  float block[q8_0_block_size];
+  std::memcpy(block, x, sizeof block);
+  const float d = largest(x, q8_0_block_size) / 127.0f;
+  if (!detail::is_finite(d)) return d;
+  const float inverse = d > 0x1p-128f ? 1.0f / d : 0.0f;
+  for (std::size_t e = 0; e < q8_0_block_size; ++e) {
+    const float scaled = block[e] * inverse;
+    const int whole = static_cast<int>(scaled);
+    const float rest = scaled - static_cast<float>(whole);
+    q[e] = whole + (rest >= 0.5f ? 1 : 0) - (rest <= -0.5f ? 1 : 0);
+  }
+  return half_to_float(float_to_half(d));
+}
+
+void rotate(const Bytes* x, std::size_t b, float, Bytes* out) {
+  float segment[max_hadamard_block];
+  std::memcpy(segment, x, 4 * b);
+  detail::rotate_activations_in_default_environment(segment, b, b);
+  std::memcpy(out, segment, 4 * b);
 }
 
 // One row and one token. Eight sums, one for each word's place in its block; a block's own sums come first.
@@ -174,9 +218,64 @@ void multiply(const Multiply& job) {
     for (std::size_t m = 0; m < job.x->tokens; ++m) job.store(m, n, dot(job.row(n), job.token(m), blocks));
 }
 
+// The x of one step and one token, times the levels of a block from there on.
+float dot_step(std::integral_constant<Activations, Activations::f32>, const int* levels, const Bytes* x) noexcept {
+  return static_cast<float>(levels[0]) * load_float(x, 0);
+}
+std::int32_t dot_step(std::integral_constant<Activations, Activations::i16>, const int* levels,
+                      const Bytes* x) noexcept {
+  const auto at = [x](std::size_t i) { return static_cast<std::int16_t>(detail::load_le16(x + 2 * i)); };
+  return levels[0] * at(0) + levels[1] * at(1);
+}
+std::int32_t dot_step(std::integral_constant<Activations, Activations::q8_0>, const int* levels,
+                      const Bytes* x) noexcept {
+  const auto at = [x](std::size_t i) { return static_cast<std::int8_t>(x[i]); };
+  return levels[0] * at(0) + levels[2] * at(1) + levels[1] * at(2) + levels[3] * at(3);
+}
+
+template <class T, Activations Kind>
+void multiply_rows_of_batch(const Multiply& job, std::size_t tokens) {
+  using Layout = BatchLayout<T, Kind>;
+  const std::size_t blocks = block_count<T>(job.k);
+  const Layout layout(blocks);
+  for (std::size_t n = 0; n < job.rows; ++n)
+    for (std::size_t first = 0; first < tokens; first += batch_tokens) {
+      const Bytes* x = job.group(first / batch_tokens);
+      const Bytes* scales = x + layout.scale_at;
+      float sum[batch_tokens] = {};
+      for (std::size_t b = 0; b < blocks; ++b, x += Layout::steps * Layout::step_bytes) {
+        const Block34 block = load_block34(job.row(n), b);
+        const float d = half_to_float(load_scale(block));
+        int levels[T::block_size];
+        for (std::size_t e = 0; e < T::block_size; ++e) levels[e] = load_code<T>(block, e) - T::zero_point;
+        for (std::size_t s = 0; s < Layout::segments; ++s)
+          for (std::size_t m = 0; m < batch_tokens; ++m) {
+            decltype(dot_step(std::integral_constant<Activations, Kind>{}, levels, x)) dot = 0;
+            for (std::size_t step = Layout::first_step(b, s); step < Layout::first_step(b, s + 1); ++step)
+              dot += dot_step(std::integral_constant<Activations, Kind>{}, levels + step * Layout::step_elements,
+                              x + step * Layout::step_bytes + 4 * m);
+            const float scale =
+                Kind == Activations::f32 ? 1.0f : load_float(scales, (b * Layout::segments + s) * batch_tokens + m);
+            sum[m] += static_cast<float>(dot) * (d * scale);
+          }
+      }
+      for (std::size_t m = 0; m < batch_tokens && first + m < tokens; ++m) job.store(first + m, n, sum[m]);
+    }
+}
+
+template <class T>
+void multiply_batch(const Multiply& job, std::size_t tokens) {
+  switch (static_cast<Activations>(job.x->kind)) {
+    case Activations::f32: return multiply_rows_of_batch<T, Activations::f32>(job, tokens);
+    case Activations::i16: return multiply_rows_of_batch<T, Activations::i16>(job, tokens);
+    case Activations::q8_0: return multiply_rows_of_batch<T, Activations::q8_0>(job, tokens);
+  }
+}
+
 template <class T>
 constexpr PnKernels pn_kernels() {
-  return {quantize<T>, inspect<T>, error<T>, valid<T>, dequantize<T>, Q8Layout::by_word, multiply<T>};
+  return {quantize<T>,  inspect<T>,        error<T>,    valid<T>,         dequantize<T>,
+          round_i16<T>, Q8Layout::by_word, multiply<T>, multiply_batch<T>};
 }
 
 // ---- BF16_P12 and BF16 ----
@@ -276,6 +375,7 @@ float dot(const Bytes* a, Element element, const Bytes* x, std::size_t k) {
 
 }  // namespace
 
-constexpr Kernels baseline_kernels = {Isa::baseline, pn_kernels<pn3t>(), pn_kernels<pn4t>(), p12_kernels, convert, dot};
+constexpr Kernels baseline_kernels = {Isa::baseline,      round_q8_0,  rotate,  pn_kernels<pn3t>(),
+                                      pn_kernels<pn4t>(), p12_kernels, convert, dot};
 
 }  // namespace pn::cpu

@@ -39,8 +39,15 @@ struct Multiply {
   PN_CPU_INLINED const Bytes* token(std::size_t m) const {
     return reinterpret_cast<const Bytes*>(x) + sizeof(Prepared) + m * x->token_bytes;
   }
+  // x of group g of a batch.
+  PN_CPU_INLINED const Bytes* group(std::size_t g) const {
+    return reinterpret_cast<const Bytes*>(x) + sizeof(Prepared) + g * (sizeof(Prepared) + x->token_bytes);
+  }
+  PN_CPU_INLINED Bytes* result(std::size_t m, std::size_t n) const {
+    return reinterpret_cast<Bytes*>(y) + m * y_stride + n * sizeof *y;
+  }
   PN_CPU_INLINED void store(std::size_t m, std::size_t n, float value) const {
-    __builtin_memcpy(reinterpret_cast<Bytes*>(y) + m * y_stride + n * sizeof value, &value, sizeof value);
+    __builtin_memcpy(result(m, n), &value, sizeof value);
   }
 };
 
@@ -54,8 +61,12 @@ struct PnKernels {
                 double* sums);
   bool (*valid)(const Bytes* in, std::size_t blocks);
   void (*dequantize)(const Bytes* in, std::size_t blocks, Bytes* out, Element element);
+  // A block of activations to the scale and the codes of Activations::i16. Not finite when one of them is not; then the
+  // codes are unspecified.
+  float (*round_i16)(const Bytes* x, std::int32_t* q);
   Q8Layout q8_layout;  // of pn3t
   void (*multiply)(const Multiply& job);
+  void (*multiply_batch)(const Multiply& job, std::size_t tokens);
 };
 
 struct P12Kernels {
@@ -71,6 +82,10 @@ struct P12Kernels {
 
 struct Kernels {
   Isa isa;
+  // The same of Q8_0, for 32; the scale is that of fp16, infinite when it is beyond.
+  float (*round_q8_0)(const Bytes* x, std::int32_t* q);
+  // One segment of b activations, rotated, with the scale that ends it; out may be x.
+  void (*rotate)(const Bytes* x, std::size_t b, float scale, Bytes* out);
   PnKernels pn3t;
   PnKernels pn4t;
   P12Kernels p12;

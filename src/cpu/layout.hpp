@@ -97,6 +97,46 @@ constexpr std::size_t pn_token_bytes(Activations kind, std::size_t k) noexcept {
   return 0;
 }
 
+// A batch, PN: groups of 8 tokens, each a Prepared and behind it three arrays that hold the numbers of the 8 side by
+// side (those of tokens that are not there are 0). Everything is in the order of the elements.
+//   x     4 bytes [step][8]: a step is 1 float, 2 int16 or, in the order 0 2 1 3, 4 int8
+//   scale float [segment][8], not for f32
+//   sums  int32 [segment][8], q8_0 only: -z * the sum of the segment's x
+// A segment is what shares one scale of x in a PN block: the whole block, but for q8_0 what lies in one Q8_0 block.
+template <class T, Activations Kind>
+struct BatchLayout {
+  static constexpr std::size_t step_elements = Kind == Activations::f32 ? 1 : (Kind == Activations::i16 ? 2 : 4);
+  static constexpr std::size_t steps = T::block_size / step_elements;  // of a block
+  static constexpr std::size_t segments = Kind != Activations::q8_0 ? 1 : (T::bits == 4 ? 2 : 3);
+  static constexpr std::size_t step_bytes = batch_tokens * 4;
+  std::size_t scale_at;  // from the beginning of x
+  std::size_t sums_at;
+  std::size_t bytes;
+  PN_CPU_INLINED constexpr explicit BatchLayout(std::size_t blocks) noexcept
+      : scale_at(blocks * steps * step_bytes),
+        sums_at(scale_at + (Kind == Activations::f32 ? 0 : blocks * segments * step_bytes)),
+        bytes(round_up(sums_at + (Kind == Activations::q8_0 ? blocks * segments * step_bytes : 0), 64)) {}
+
+  // The first step of segment `s` of block `b`; s == segments: the end.
+  PN_CPU_INLINED static constexpr std::size_t first_step(std::size_t b, std::size_t s) noexcept {
+    if (s == segments) return steps;
+    // 80 weights begin at a multiple of 32 or 16 behind one: 32 + 32 + 16 or 16 + 32 + 32.
+    return s * 8 - (s > 0 && T::bits == 3 && b % 2 != 0 ? 4 : 0);
+  }
+};
+
+// Bytes of a group of a batch without its header.
+template <class T>
+constexpr std::size_t batch_group_bytes(Activations kind, std::size_t k) noexcept {
+  const std::size_t blocks = k / T::block_size;
+  switch (kind) {
+    case Activations::f32: return BatchLayout<T, Activations::f32>(blocks).bytes;
+    case Activations::i16: return BatchLayout<T, Activations::i16>(blocks).bytes;
+    case Activations::q8_0: return BatchLayout<T, Activations::q8_0>(blocks).bytes;
+  }
+  return 0;
+}
+
 // BF16 and BF16_P12: x for the order of plain weights, and again for the order in which unpacked ones come out of a
 // kernel: see p12_multiply.hpp. 64 more bytes, or what a tile reads of several tokens would share a few sets of the
 // first-level cache.

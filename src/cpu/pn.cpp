@@ -1,6 +1,7 @@
 // Behind pn/cpu.hpp: arguments are checked here, the work is done by the kernels of an instruction set.
 #include <pn/decode.hpp>
 #include <pn/dot.hpp>
+#include <pn/hadamard.hpp>
 #include <pn/quantize.hpp>
 #include <pn/validate.hpp>
 
@@ -27,6 +28,13 @@ Status find_fault(const Bytes* weights, Element element, std::size_t k, const do
     }
   }
   return Status::ok;
+}
+
+// Whether a kind may be asked for rows of k weights; then nothing overflows in the sizes of a token or of a group.
+template <class T>
+bool are_activations(Activations kind, std::size_t k) noexcept {
+  return k % T::block_size == 0 && static_cast<unsigned>(kind) <= 2 &&
+         (kind != Activations::q8_0 || k % q8_0_block_size == 0) && k <= static_cast<std::size_t>(-1) / 64;
 }
 
 bool are_importances(const double* importance, std::size_t k) noexcept {
@@ -147,9 +155,7 @@ Status get_rows(const void* blocks, std::size_t stride, std::size_t rows, std::s
 
 template <class T>
 std::size_t activations_bytes(Activations kind, std::size_t tokens, std::size_t k) noexcept {
-  if (k % T::block_size != 0 || tokens > max_tokens || static_cast<unsigned>(kind) > 2) return 0;
-  if (kind == Activations::q8_0 && k % q8_0_block_size != 0) return 0;
-  if (k > static_cast<std::size_t>(-1) / 16) return 0;
+  if (tokens > max_tokens || !are_activations<T>(kind, k)) return 0;
   return prepared_bytes(tokens, pn_token_bytes<T>(kind, k));
 }
 
@@ -166,14 +172,12 @@ Status prepare_activations(Activations kind, const float* x, std::size_t x_strid
   std::memset(prepared, 0, sizeof header);
   for (std::size_t m = 0; m < tokens; ++m) {
     const Bytes* from = reinterpret_cast<const Bytes*>(x) + m * x_stride;
-    std::size_t bad = 0;
-    const Status status = kind == Activations::f32 ? Status::ok : check_activations(kind, from, k, bad);
-    if (status != Status::ok) {
+    if (!prepare_token<T>(*table, kind, from, k, bytes_of(prepared) + sizeof header + m * header.token_bytes)) {
+      std::size_t bad = 0;
+      const Status status = check_activations(kind, from, k, bad);
       tell(fault, m, bad);
       return status;
     }
-    prepare_token<T>(kind, kernels_of<T>(*table).q8_layout, from, k,
-                     bytes_of(prepared) + sizeof header + m * header.token_bytes);
   }
   std::memcpy(prepared, &header, sizeof header);
   return Status::ok;
@@ -192,22 +196,99 @@ Status multiply(const void* blocks, std::size_t stride, std::size_t rows, std::s
   return Status::ok;
 }
 
-#define PN_CPU_INSTANTIATE(T)                                                                                         \
-  template PN_CPU_API Status quantize_rows<T>(const void*, Element, std::size_t, std::size_t, std::size_t,            \
-                                              const double*, void*, std::size_t, Fault*, Isa) noexcept;               \
-  template PN_CPU_API Status add_error<T>(const void*, Element, std::size_t, std::size_t, std::size_t, const double*, \
-                                          const void*, std::size_t, ErrorSums&, Isa) noexcept;                        \
-  template PN_CPU_API Status validate_rows<T>(const void*, std::size_t, std::size_t, std::size_t, Fault*,             \
-                                              Isa) noexcept;                                                          \
-  template PN_CPU_API Status dequantize_rows<T>(const void*, std::size_t, std::size_t, std::size_t, std::size_t,      \
-                                                void*, Element, std::size_t, Isa) noexcept;                           \
-  template PN_CPU_API Status get_rows<T>(const void*, std::size_t, std::size_t, std::size_t, const std::int64_t*,     \
-                                         std::size_t, void*, Element, std::size_t, Fault*, Isa) noexcept;             \
-  template PN_CPU_API std::size_t activations_bytes<T>(Activations, std::size_t, std::size_t) noexcept;               \
-  template PN_CPU_API Status prepare_activations<T>(Activations, const float*, std::size_t, std::size_t, std::size_t, \
-                                                    void*, Fault*, Isa) noexcept;                                     \
-  template PN_CPU_API Status multiply<T>(const void*, std::size_t, std::size_t, std::size_t, const void*, float*,     \
-                                         std::size_t) noexcept;
+template <class T>
+std::size_t batch_bytes(Activations kind, std::size_t tokens, std::size_t k) noexcept {
+  if (!are_activations<T>(kind, k)) return 0;
+  const std::size_t groups = tokens == 0 ? 1 : (tokens - 1) / batch_tokens + 1;
+  const std::size_t bytes = sizeof(Prepared) + batch_group_bytes<T>(kind, k);
+  return groups > static_cast<std::size_t>(-1) / bytes ? 0 : groups * bytes;
+}
+
+template <class T>
+Status prepare_batch(Activations kind, const float* x, std::size_t x_stride, std::size_t tokens, std::size_t k,
+                     void* prepared, Fault* fault, Isa isa) noexcept {
+  if (batch_bytes<T>(kind, tokens, k) == 0) return Status::bad_length;
+  if (!is_aligned(prepared)) return Status::misaligned;
+  const Kernels* table = kernels(isa);
+  if (table == nullptr) return Status::isa_not_available;
+  const pn::detail::DefaultFloatEnvironment environment;
+  const std::size_t group_bytes = batch_group_bytes<T>(kind, k);
+  Bytes* group = bytes_of(prepared);
+  for (std::size_t first = 0; first < tokens; first += batch_tokens) {
+    const std::size_t count = tokens - first < batch_tokens ? tokens - first : batch_tokens;
+    std::memset(group, 0, sizeof(Prepared) + group_bytes);
+    for (std::size_t place = 0; place < count; ++place) {
+      const Bytes* from = reinterpret_cast<const Bytes*>(x) + (first + place) * x_stride;
+      if (!prepare_batch_token<T>(*table, kind, from, k, place, group + sizeof(Prepared))) {
+        std::size_t bad = 0;
+        const Status status = check_activations(kind, from, k, bad);
+        tell(fault, first + place, bad);
+        return status;
+      }
+    }
+    const Prepared header = header_of(*table, count, k, group_bytes, kind, T::bits, batch_magic);
+    std::memcpy(group, &header, sizeof header);
+    group += sizeof header + group_bytes;
+  }
+  return Status::ok;
+}
+
+template <class T>
+Status multiply_batch(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, const void* prepared,
+                      std::size_t tokens, float* y, std::size_t y_stride) noexcept {
+  if (k % T::block_size != 0) return Status::bad_length;
+  if (tokens == 0) return Status::ok;
+  const Kernels* table = nullptr;
+  const auto* first = static_cast<const Prepared*>(prepared);
+  const Prepared* group = first;
+  for (std::size_t m = 0; m < tokens; m += batch_tokens) {
+    const Status status = find_table(group, k, T::bits, table, batch_magic);
+    if (status != Status::ok) return status;
+    if (group->kind != first->kind || group->isa != first->isa ||
+        (group->tokens < batch_tokens && group->tokens < tokens - m))
+      return Status::not_prepared;
+    group += 1 + group->token_bytes / sizeof *group;
+  }
+  const pn::detail::DefaultFloatEnvironment environment;
+  kernels_of<T>(*table).multiply_batch({bytes_of(blocks), stride, rows, k, first, y, y_stride}, tokens);
+  return Status::ok;
+}
+
+Status hadamard_activations(const float* x, std::size_t x_stride, std::size_t tokens, std::size_t k, std::size_t b,
+                            float* out, std::size_t out_stride, Isa isa) noexcept {
+  if (!pn::detail::whole_segments(k, b)) return Status::bad_length;
+  const Kernels* table = kernels(isa);
+  if (table == nullptr) return Status::isa_not_available;
+  const pn::detail::DefaultFloatEnvironment environment;
+  const float scale = static_cast<float>(hadamard_scale(b));
+  for (std::size_t m = 0; m < tokens; ++m)
+    for (std::size_t start = 0; start < k; start += b)
+      table->rotate(reinterpret_cast<const Bytes*>(x) + m * x_stride + 4 * start, b, scale,
+                    reinterpret_cast<Bytes*>(out) + m * out_stride + 4 * start);
+  return Status::ok;
+}
+
+#define PN_CPU_INSTANTIATE(T)                                                                                          \
+  template PN_CPU_API Status quantize_rows<T>(const void*, Element, std::size_t, std::size_t, std::size_t,             \
+                                              const double*, void*, std::size_t, Fault*, Isa) noexcept;                \
+  template PN_CPU_API Status add_error<T>(const void*, Element, std::size_t, std::size_t, std::size_t, const double*,  \
+                                          const void*, std::size_t, ErrorSums&, Isa) noexcept;                         \
+  template PN_CPU_API Status validate_rows<T>(const void*, std::size_t, std::size_t, std::size_t, Fault*,              \
+                                              Isa) noexcept;                                                           \
+  template PN_CPU_API Status dequantize_rows<T>(const void*, std::size_t, std::size_t, std::size_t, std::size_t,       \
+                                                void*, Element, std::size_t, Isa) noexcept;                            \
+  template PN_CPU_API Status get_rows<T>(const void*, std::size_t, std::size_t, std::size_t, const std::int64_t*,      \
+                                         std::size_t, void*, Element, std::size_t, Fault*, Isa) noexcept;              \
+  template PN_CPU_API std::size_t activations_bytes<T>(Activations, std::size_t, std::size_t) noexcept;                \
+  template PN_CPU_API Status prepare_activations<T>(Activations, const float*, std::size_t, std::size_t, std::size_t,  \
+                                                    void*, Fault*, Isa) noexcept;                                      \
+  template PN_CPU_API Status multiply<T>(const void*, std::size_t, std::size_t, std::size_t, const void*, float*,      \
+                                         std::size_t) noexcept;                                                        \
+  template PN_CPU_API std::size_t batch_bytes<T>(Activations, std::size_t, std::size_t) noexcept;                      \
+  template PN_CPU_API Status prepare_batch<T>(Activations, const float*, std::size_t, std::size_t, std::size_t, void*, \
+                                              Fault*, Isa) noexcept;                                                   \
+  template PN_CPU_API Status multiply_batch<T>(const void*, std::size_t, std::size_t, std::size_t, const void*,        \
+                                               std::size_t, float*, std::size_t) noexcept;
 PN_CPU_INSTANTIATE(pn3t)
 PN_CPU_INSTANTIATE(pn4t)
 

@@ -1,9 +1,7 @@
 #include "prepare.hpp"
 
 #include <pn/dot.hpp>
-#include <pn/half.hpp>
-
-#include "exact.hpp"
+#include <pn/quantize.hpp>
 
 namespace pn::cpu {
 namespace {
@@ -20,13 +18,25 @@ void prepare_f32(const std::uint8_t* x, std::size_t k, float* out) noexcept {
   }
 }
 
-float largest(const float* x, std::size_t n) noexcept {
-  return detail::bit_cast<float>(largest_magnitude(reinterpret_cast<const std::uint8_t*>(x), n));
+// One block as the table's instruction set rounds it: the codes, and the scale.
+template <class T>
+float round_i16(const Kernels& table, const std::uint8_t* x, std::int16_t* q) noexcept {
+  std::int32_t wide[T::block_size];
+  const float scale = kernels_of<T>(table).round_i16(x, wide);
+  for (std::size_t e = 0; e < T::block_size; ++e) q[e] = static_cast<std::int16_t>(wide[e]);
+  return scale;
 }
 
-// Loops are written so that compilers turn them into vectors.
+// The same of 32.
+float round_q8_0(const Kernels& table, const std::uint8_t* x, std::int8_t* q) noexcept {
+  std::int32_t wide[q8_0_block_size];
+  const float scale = table.round_q8_0(x, wide);
+  for (std::size_t e = 0; e < q8_0_block_size; ++e) q[e] = static_cast<std::int8_t>(wide[e]);
+  return scale;
+}
+
 template <class T>
-void prepare_i16(const std::uint8_t* x, std::size_t k, std::uint8_t* token) noexcept {
+bool prepare_i16(const Kernels& table, const std::uint8_t* x, std::size_t k, std::uint8_t* token) noexcept {
   using Layout = I16Layout<T>;
   const std::size_t blocks = k / T::block_size;
   const Layout layout(blocks);
@@ -34,16 +44,9 @@ void prepare_i16(const std::uint8_t* x, std::size_t k, std::uint8_t* token) noex
   auto* sums = reinterpret_cast<std::int32_t*>(token + layout.sums_at);
   auto* scales = reinterpret_cast<float*>(token + layout.scale_at);
   for (std::size_t b = 0; b < blocks; ++b) {
-    float block[T::block_size];
     std::int16_t q[T::block_size];
-    std::memcpy(block, x + b * sizeof block, sizeof block);
-    const double amax = static_cast<double>(largest(block, T::block_size));
-    const double inverse = amax > 0 ? 32767.0 / amax : 0.0;
-    scales[b] = static_cast<float>(amax / 32767.0);
-    for (std::size_t e = 0; e < T::block_size; ++e) {
-      constexpr double shifter = 6755399441055744.0;  // 1.5 * 2^52: to nearest even
-      q[e] = static_cast<std::int16_t>(static_cast<int>((static_cast<double>(block[e]) * inverse + shifter) - shifter));
-    }
+    scales[b] = round_i16<T>(table, x + 4 * b * T::block_size, q);
+    if (!detail::is_finite(scales[b])) return false;
     for (std::size_t w = 0; w < words; ++w)
       for (std::size_t pair = 0; pair < T::codes_per_word / 2; ++pair) {
         const std::int16_t* two = q + w * T::codes_per_word + 2 * pair;
@@ -51,20 +54,7 @@ void prepare_i16(const std::uint8_t* x, std::size_t k, std::uint8_t* token) noex
         sums[(2 * b + pair % 2) * words + w] -= T::zero_point * (two[0] + two[1]);
       }
   }
-}
-
-// The arithmetic of pn::quantize_row_q8_0 for 32 floats: the scale, as its fp16 is in fp32, and the codes. This file is
-// compiled with -ffp-contract=off.
-float quantize_q8_0(const float* x, std::int8_t* q) noexcept {
-  const float d = largest(x, q8_0_block_size) / 127.0f;
-  const float inverse = d > 0x1p-128f ? 1.0f / d : 0.0f;
-  for (std::size_t e = 0; e < q8_0_block_size; ++e) {
-    const float scaled = x[e] * inverse;
-    const int whole = static_cast<int>(scaled);
-    const float rest = scaled - static_cast<float>(whole);
-    q[e] = static_cast<std::int8_t>(whole + (rest >= 0.5f ? 1 : 0) - (rest <= -0.5f ? 1 : 0));
-  }
-  return half_to_float(float_to_half(d));
+  return true;
 }
 
 // One pair of blocks, of which `blocks` are there: their codes, and the scales of each 32.
@@ -108,34 +98,109 @@ void prepare_record(Q8Layout layout, const std::int8_t* q, const float* scale, s
 }
 
 template <class T>
-void prepare_q8_0(Q8Layout layout, const std::uint8_t* x, std::size_t k, std::uint8_t* token) noexcept {
+bool prepare_q8_0(const Kernels& table, const std::uint8_t* x, std::size_t k, std::uint8_t* token) noexcept {
+  const Q8Layout layout = kernels_of<T>(table).q8_layout;
   constexpr std::size_t pair = 2 * T::block_size;
   for (std::size_t start = 0; start < k; start += pair) {
     const std::size_t count = k - start < pair ? k - start : pair;
-    float values[pair];
     std::int8_t q[pair];
     float scale[pair / q8_0_block_size + 1] = {};
-    std::memcpy(values, x + 4 * start, 4 * count);
-    for (std::size_t e = 0; e < count; e += q8_0_block_size)
-      scale[e / q8_0_block_size] = quantize_q8_0(values + e, q + e);
+    for (std::size_t e = 0; e < count; e += q8_0_block_size) {
+      scale[e / q8_0_block_size] = round_q8_0(table, x + 4 * (start + e), q + e);
+      if (!detail::is_finite(scale[e / q8_0_block_size])) return false;
+    }
     prepare_record<T>(layout, q, scale, count / T::block_size, token);
     token += Q8Record<T>::bytes(layout);
   }
+  return true;
+}
+
+// ---- One token of a group of a batch: `place` is its place among the eight ----
+
+template <class T>
+void batch_f32(const std::uint8_t* x, std::size_t k, std::size_t place, std::uint8_t* group) noexcept {
+  for (std::size_t e = 0; e < k; ++e) std::memcpy(group + (e * batch_tokens + place) * 4, x + 4 * e, 4);
+}
+
+template <class T>
+bool batch_i16(const Kernels& table, const std::uint8_t* x, std::size_t k, std::size_t place,
+               std::uint8_t* group) noexcept {
+  using Layout = BatchLayout<T, Activations::i16>;
+  const std::size_t blocks = k / T::block_size;
+  const Layout layout(blocks);
+  auto* scales = reinterpret_cast<float*>(group + layout.scale_at) + place;
+  group += 4 * place;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    std::int16_t q[T::block_size];
+    scales[b * batch_tokens] = round_i16<T>(table, x + 4 * b * T::block_size, q);
+    if (!detail::is_finite(scales[b * batch_tokens])) return false;
+    for (std::size_t step = 0; step < Layout::steps; ++step, group += Layout::step_bytes)
+      std::memcpy(group, q + 2 * step, 4);
+  }
+  return true;
+}
+
+template <class T>
+bool batch_q8_0(const Kernels& table, const std::uint8_t* x, std::size_t k, std::size_t place,
+                std::uint8_t* group) noexcept {
+  using Layout = BatchLayout<T, Activations::q8_0>;
+  const Layout layout(k / T::block_size);
+  auto* scales = reinterpret_cast<float*>(group + layout.scale_at) + place;
+  auto* sums = reinterpret_cast<std::int32_t*>(group + layout.sums_at) + place;
+  group += 4 * place;
+  for (std::size_t i = 0; i < k / q8_0_block_size; ++i) {
+    std::int8_t q[q8_0_block_size];
+    const float scale = round_q8_0(table, x + 4 * i * q8_0_block_size, q);
+    if (!detail::is_finite(scale)) return false;
+    for (std::size_t e = 0; e < q8_0_block_size; e += 4, group += Layout::step_bytes) {
+      const std::int8_t step[4] = {q[e], q[e + 2], q[e + 1], q[e + 3]};
+      std::memcpy(group, step, 4);
+    }
+    for (std::size_t e = i * q8_0_block_size, end; e < (i + 1) * q8_0_block_size; e = end) {
+      const std::size_t b = e / T::block_size;
+      end = (b + 1) * T::block_size < (i + 1) * q8_0_block_size ? (b + 1) * T::block_size : (i + 1) * q8_0_block_size;
+      const std::size_t segment = b * Layout::segments + i - b * T::block_size / q8_0_block_size;
+      std::int32_t sum = 0;
+      for (std::size_t j = e; j < end; ++j) sum += q[j - i * q8_0_block_size];
+      scales[segment * batch_tokens] = scale;
+      sums[segment * batch_tokens] = -T::zero_point * sum;
+    }
+  }
+  return true;
 }
 
 }  // namespace
 
 template <class T>
-void prepare_token(Activations kind, Q8Layout layout, const std::uint8_t* x, std::size_t k,
-                   std::uint8_t* token) noexcept {
+bool prepare_batch_token(const Kernels& table, Activations kind, const std::uint8_t* x, std::size_t k,
+                         std::size_t place, std::uint8_t* group) noexcept {
   switch (kind) {
-    case Activations::f32: return prepare_f32<T>(x, k, reinterpret_cast<float*>(token));
-    case Activations::i16: return prepare_i16<T>(x, k, token);
-    case Activations::q8_0: return prepare_q8_0<T>(layout, x, k, token);
+    case Activations::f32: batch_f32<T>(x, k, place, group); return true;
+    case Activations::i16: return batch_i16<T>(table, x, k, place, group);
+    case Activations::q8_0: return batch_q8_0<T>(table, x, k, place, group);
   }
+  return false;
 }
 
-template void prepare_token<pn3t>(Activations, Q8Layout, const std::uint8_t*, std::size_t, std::uint8_t*) noexcept;
-template void prepare_token<pn4t>(Activations, Q8Layout, const std::uint8_t*, std::size_t, std::uint8_t*) noexcept;
+template bool prepare_batch_token<pn3t>(const Kernels&, Activations, const std::uint8_t*, std::size_t, std::size_t,
+                                        std::uint8_t*) noexcept;
+template bool prepare_batch_token<pn4t>(const Kernels&, Activations, const std::uint8_t*, std::size_t, std::size_t,
+                                        std::uint8_t*) noexcept;
+
+template <class T>
+bool prepare_token(const Kernels& table, Activations kind, const std::uint8_t* x, std::size_t k,
+                   std::uint8_t* token) noexcept {
+  switch (kind) {
+    case Activations::f32: prepare_f32<T>(x, k, reinterpret_cast<float*>(token)); return true;
+    case Activations::i16: return prepare_i16<T>(table, x, k, token);
+    case Activations::q8_0: return prepare_q8_0<T>(table, x, k, token);
+  }
+  return false;
+}
+
+template bool prepare_token<pn3t>(const Kernels&, Activations, const std::uint8_t*, std::size_t,
+                                  std::uint8_t*) noexcept;
+template bool prepare_token<pn4t>(const Kernels&, Activations, const std::uint8_t*, std::size_t,
+                                  std::uint8_t*) noexcept;
 
 }  // namespace pn::cpu

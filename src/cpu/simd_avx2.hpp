@@ -24,6 +24,12 @@ PN_CPU_INLINE F32 minus_fma(F32 a, F32 b, F32 c) { return _mm256_fnmadd_ps(a, b,
 PN_CPU_INLINE F32 min(F32 a, F32 b) { return _mm256_min_ps(a, b); }
 PN_CPU_INLINE F32 max(F32 a, F32 b) { return _mm256_max_ps(a, b); }
 PN_CPU_INLINE F32 absolute(F32 v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
+template <int N>
+PN_CPU_INLINE F32 exchange_lanes(F32 v) {
+  if constexpr (N == 1) return _mm256_permute_ps(v, 0xB1);
+  if constexpr (N == 2) return _mm256_permute_ps(v, 0x4E);
+  return _mm256_permute2f128_ps(v, v, 0x01);
+}
 PN_CPU_INLINE __m128 add_halves(F32 v) { return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)); }
 PN_CPU_INLINE float sum_zipped(F32 a, F32 b) {
   const __m128 c = _mm_add_ps(add_halves(a), add_halves(b));
@@ -93,6 +99,7 @@ PN_CPU_INLINE F64 load_f64(const double* p) { return _mm256_loadu_pd(p); }
 PN_CPU_INLINE void store_f64(double* p, F64 v) { _mm256_storeu_pd(p, v); }
 PN_CPU_INLINE F64 first_f64(F32 v) { return _mm256_cvtps_pd(_mm256_castps256_ps128(v)); }
 PN_CPU_INLINE F64 second_f64(F32 v) { return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)); }
+PN_CPU_INLINE F64 set_f64(double v) { return _mm256_set1_pd(v); }
 
 // ---- Integers of any width ----
 
@@ -111,12 +118,15 @@ PN_CPU_INLINE Bits set_per_16(const std::uint8_t (&bytes)[16]) {
 }
 PN_CPU_INLINE Bits bits_and(Bits a, Bits b) { return _mm256_and_si256(a, b); }
 PN_CPU_INLINE Bits bits_or(Bits a, Bits b) { return _mm256_or_si256(a, b); }
+PN_CPU_INLINE Bits bits_xor(Bits a, Bits b) { return _mm256_xor_si256(a, b); }
 PN_CPU_INLINE Bits select(Bits mask, Bits a, Bits b) {
   return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
 }
 PN_CPU_INLINE Bits and_or(Bits mask, Bits a, Bits b) { return _mm256_or_si256(_mm256_and_si256(mask, a), b); }
 PN_CPU_INLINE Bits add_u8(Bits a, Bits b) { return _mm256_add_epi8(a, b); }
 PN_CPU_INLINE Bits subtract_u8(Bits a, Bits b) { return _mm256_sub_epi8(a, b); }
+PN_CPU_INLINE Bits subtract_u16(Bits a, Bits b) { return _mm256_sub_epi16(a, b); }
+PN_CPU_INLINE Bits add_u32(Bits a, Bits b) { return _mm256_add_epi32(a, b); }
 template <int N>
 PN_CPU_INLINE Bits shift_left_u16(Bits v) {
   return _mm256_slli_epi16(v, N);
@@ -136,6 +146,7 @@ PN_CPU_INLINE bool has_zero_u8(Bits v) {
   return _mm256_movemask_epi8(_mm256_cmpeq_epi8(v, _mm256_setzero_si256())) != 0;
 }
 PN_CPU_INLINE Bits as_bits(F32 v) { return _mm256_castps_si256(v); }
+PN_CPU_INLINE F32 as_floats(Bits v) { return _mm256_castsi256_ps(v); }
 PN_CPU_INLINE Bits join_pairs(Bits v) { return _mm256_or_si256(v, _mm256_srli_epi64(v, 16)); }
 PN_CPU_INLINE bool any_bit(Bits v, Bits mask) { return _mm256_testz_si256(v, mask) == 0; }
 
@@ -205,6 +216,24 @@ PN_CPU_INLINE F32 weights_at(BlockWords words, F32 d, const std::int32_t* word, 
   return d * level_of<T>(_mm256_srlv_epi32(at, load_bits(bit)));
 }
 
+PN_CPU_INLINE void load_each_word(const Bytes* const (&blocks)[8], Bits (&words)[words_per_block]) {
+  __m256i quads[2][4];  // [blocks 0..3 or 4..7][word in 128 bits]
+  for (std::size_t i = 0; i < 2; ++i) {
+    __m256i v[4];
+    for (std::size_t j = 0; j < 4; ++j) v[j] = load_words(blocks[4 * i + j], 0);
+    const __m256i low01 = _mm256_unpacklo_epi32(v[0], v[1]), low23 = _mm256_unpacklo_epi32(v[2], v[3]);
+    const __m256i high01 = _mm256_unpackhi_epi32(v[0], v[1]), high23 = _mm256_unpackhi_epi32(v[2], v[3]);
+    quads[i][0] = _mm256_unpacklo_epi64(low01, low23);
+    quads[i][1] = _mm256_unpackhi_epi64(low01, low23);
+    quads[i][2] = _mm256_unpacklo_epi64(high01, high23);
+    quads[i][3] = _mm256_unpackhi_epi64(high01, high23);
+  }
+  for (std::size_t w = 0; w < 4; ++w) {
+    words[w] = _mm256_permute2x128_si256(quads[0][w], quads[1][w], 0x20);
+    words[4 + w] = _mm256_permute2x128_si256(quads[0][w], quads[1][w], 0x31);
+  }
+}
+
 inline constexpr std::size_t steps_per_record = 2;
 PN_CPU_INLINE Words load_step(const Bytes* record, std::size_t step, bool) {
   return load_bits(record + step * sizeof(Block34) + 2);
@@ -215,6 +244,10 @@ PN_CPU_INLINE Bits shift_right_u32(Bits v) {
   return _mm256_srli_epi32(v, N);
 }
 PN_CPU_INLINE F32 to_f32(Bits v) { return _mm256_cvtepi32_ps(v); }
+PN_CPU_INLINE Bits truncate(F32 v) { return _mm256_cvttps_epi32(v); }
+PN_CPU_INLINE Bits to_nearest_i32(F64 first, F64 second) {
+  return _mm256_set_m128i(_mm256_cvtpd_epi32(second), _mm256_cvtpd_epi32(first));
+}
 PN_CPU_INLINE Bits load_sums(const Bytes* p) { return _mm256_add_epi32(load_bits(p), load_bits(p + 32)); }
 
 PN_CPU_INLINE Bits sum_pairs(Bits sum, Bits v) {

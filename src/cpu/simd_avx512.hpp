@@ -25,6 +25,14 @@ PN_CPU_INLINE F32 minus_fma(F32 a, F32 b, F32 c) { return _mm512_fnmadd_ps(a, b,
 PN_CPU_INLINE F32 min(F32 a, F32 b) { return _mm512_min_ps(a, b); }
 PN_CPU_INLINE F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
 PN_CPU_INLINE F32 absolute(F32 v) { return _mm512_abs_ps(v); }
+// Lane i of the result is lane i ^ N of v; N = 1, 2, 4 .. below f32_lanes.
+template <int N>
+PN_CPU_INLINE F32 exchange_lanes(F32 v) {
+  if constexpr (N == 1) return _mm512_permute_ps(v, 0xB1);
+  if constexpr (N == 2) return _mm512_permute_ps(v, 0x4E);
+  if constexpr (N == 4) return _mm512_shuffle_f32x4(v, v, 0xB1);
+  return _mm512_shuffle_f32x4(v, v, 0x4E);
+}
 // Lanes of v in two halves, added.
 PN_CPU_INLINE __m256 add_halves(F32 v) {
   return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
@@ -99,6 +107,7 @@ PN_CPU_INLINE F64 load_f64(const double* p) { return _mm512_loadu_pd(p); }
 PN_CPU_INLINE void store_f64(double* p, F64 v) { _mm512_storeu_pd(p, v); }
 PN_CPU_INLINE F64 first_f64(F32 v) { return _mm512_cvtps_pd(_mm512_castps512_ps256(v)); }
 PN_CPU_INLINE F64 second_f64(F32 v) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)); }
+PN_CPU_INLINE F64 set_f64(double v) { return _mm512_set1_pd(v); }
 
 // ---- Integers of any width ----
 
@@ -117,12 +126,15 @@ PN_CPU_INLINE Bits set_per_16(const std::uint8_t (&bytes)[16]) {  // the same 16
 }
 PN_CPU_INLINE Bits bits_and(Bits a, Bits b) { return _mm512_and_si512(a, b); }
 PN_CPU_INLINE Bits bits_or(Bits a, Bits b) { return _mm512_or_si512(a, b); }
+PN_CPU_INLINE Bits bits_xor(Bits a, Bits b) { return _mm512_xor_si512(a, b); }
 // (mask & a) | (~mask & b)
 PN_CPU_INLINE Bits select(Bits mask, Bits a, Bits b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xCA); }
 // (mask & a) | b
 PN_CPU_INLINE Bits and_or(Bits mask, Bits a, Bits b) { return _mm512_ternarylogic_epi32(mask, a, b, 0xEA); }
 PN_CPU_INLINE Bits add_u8(Bits a, Bits b) { return _mm512_add_epi8(a, b); }
 PN_CPU_INLINE Bits subtract_u8(Bits a, Bits b) { return _mm512_sub_epi8(a, b); }
+PN_CPU_INLINE Bits subtract_u16(Bits a, Bits b) { return _mm512_sub_epi16(a, b); }
+PN_CPU_INLINE Bits add_u32(Bits a, Bits b) { return _mm512_add_epi32(a, b); }
 template <int N>
 PN_CPU_INLINE Bits shift_left_u16(Bits v) {
   return _mm512_slli_epi16(v, N);
@@ -141,6 +153,7 @@ PN_CPU_INLINE unsigned smallest_u16(Bits v) {  // SSE4.1 has it for eight
 PN_CPU_INLINE unsigned largest_u16(Bits v) { return 0xFFFFu - smallest_u16(_mm512_xor_si512(v, set_u32(0xFFFFFFFFu))); }
 PN_CPU_INLINE bool has_zero_u8(Bits v) { return _mm512_testn_epi8_mask(v, v) != 0; }
 PN_CPU_INLINE Bits as_bits(F32 v) { return _mm512_castps_si512(v); }
+PN_CPU_INLINE F32 as_floats(Bits v) { return _mm512_castsi512_ps(v); }
 // In every 64 bits: low | high << 16 of the two 32-bit halves, in the low half.
 PN_CPU_INLINE Bits join_pairs(Bits v) { return _mm512_or_si512(v, _mm512_srli_epi64(v, 16)); }
 // Whether any bit of `mask` is set in v.
@@ -224,6 +237,30 @@ PN_CPU_INLINE F32 weights_at(BlockWords words, F32 d, const std::int32_t* word, 
   return _mm512_permutexvar_ps(_mm512_srlv_epi32(at, _mm512_load_si512(bit)), d * level_table<T>());
 }
 
+// The eight words of 16 blocks: of each word a vector, with the blocks in its lanes.
+PN_CPU_INLINE void load_each_word(const Bytes* const (&blocks)[16], Bits (&words)[words_per_block]) {
+  const auto load_two = [&blocks](std::size_t i) __attribute__((always_inline)) {
+    return _mm512_inserti64x4(load_words(blocks[i], 0),
+                              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(blocks[i + 4] + 2)), 1);
+  };
+  for (std::size_t four = 0; four < 4; ++four) words[four] = load_two(four);
+  for (std::size_t four = 0; four < 4; ++four) words[4 + four] = load_two(8 + four);
+  __m512i quads[2][4];  // [blocks 0..7 or 8..15][word in 128 bits] of four blocks
+  for (std::size_t i = 0; i < 2; ++i) {
+    const __m512i* v = words + 4 * i;
+    const __m512i low01 = _mm512_unpacklo_epi32(v[0], v[1]), low23 = _mm512_unpacklo_epi32(v[2], v[3]);
+    const __m512i high01 = _mm512_unpackhi_epi32(v[0], v[1]), high23 = _mm512_unpackhi_epi32(v[2], v[3]);
+    quads[i][0] = _mm512_unpacklo_epi64(low01, low23);
+    quads[i][1] = _mm512_unpackhi_epi64(low01, low23);
+    quads[i][2] = _mm512_unpacklo_epi64(high01, high23);
+    quads[i][3] = _mm512_unpackhi_epi64(high01, high23);
+  }
+  for (std::size_t w = 0; w < 4; ++w) {
+    words[w] = _mm512_shuffle_i32x4(quads[0][w], quads[1][w], 0x88);
+    words[4 + w] = _mm512_shuffle_i32x4(quads[0][w], quads[1][w], 0xDD);
+  }
+}
+
 // The words of one or two blocks from block b on, as the records of Activations::q8_0 pair them.
 inline constexpr std::size_t steps_per_record = 1;
 PN_CPU_INLINE Words load_step(const Bytes* record, std::size_t, bool whole) {
@@ -241,6 +278,11 @@ PN_CPU_INLINE Bits shift_right_u32(Bits v) {
   return _mm512_srli_epi32(v, N);
 }
 PN_CPU_INLINE F32 to_f32(Bits v) { return _mm512_cvtepi32_ps(v); }
+PN_CPU_INLINE Bits truncate(F32 v) { return _mm512_cvttps_epi32(v); }
+// To nearest even.
+PN_CPU_INLINE Bits to_nearest_i32(F64 first, F64 second) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtpd_epi32(first)), _mm512_cvtpd_epi32(second), 1);
+}
 // Sums of Activations::i16 for a block: those of the even pairs, then those of the odd pairs, as code_pairs has them.
 PN_CPU_INLINE Bits load_sums(const Bytes* p) { return load_bits(p); }
 

@@ -29,6 +29,10 @@ PN_CPU_INLINE F32 minus_fma(F32 a, F32 b, F32 c) { return vfmsq_f32(c, a, b); }
 PN_CPU_INLINE F32 min(F32 a, F32 b) { return vminq_f32(a, b); }
 PN_CPU_INLINE F32 max(F32 a, F32 b) { return vmaxq_f32(a, b); }
 PN_CPU_INLINE F32 absolute(F32 v) { return vabsq_f32(v); }
+template <int N>
+PN_CPU_INLINE F32 exchange_lanes(F32 v) {
+  return N == 1 ? vrev64q_f32(v) : vextq_f32(v, v, 2);
+}
 // Sum of the lanes: lane i with lane i + 2, then i + 1.
 PN_CPU_INLINE float sum_by_halves(F32 v) { return vpadds_f32(vadd_f32(vget_low_f32(v), vget_high_f32(v))); }
 PN_CPU_INLINE float sum_zipped(F32 a, F32 b) { return sum_by_halves(a + b); }
@@ -76,6 +80,7 @@ PN_CPU_INLINE F64 load_f64(const double* p) {
 PN_CPU_INLINE void store_f64(double* p, F64 v) { __builtin_memcpy(p, &v, sizeof v); }
 PN_CPU_INLINE F64 first_f64(F32 v) { return vcvt_f64_f32(vget_low_f32(v)); }
 PN_CPU_INLINE F64 second_f64(F32 v) { return vcvt_high_f64_f32(v); }
+PN_CPU_INLINE F64 set_f64(double v) { return vdupq_n_f64(v); }
 
 // ---- Integers of any width ----
 
@@ -101,10 +106,13 @@ PN_CPU_INLINE Bits set_u32(std::uint32_t v) { return of_u32(vdupq_n_u32(v)); }
 PN_CPU_INLINE Bits set_per_16(const std::uint8_t (&bytes)[16]) { return load_bits(bytes); }
 PN_CPU_INLINE Bits bits_and(Bits a, Bits b) { return vandq_u8(a, b); }
 PN_CPU_INLINE Bits bits_or(Bits a, Bits b) { return vorrq_u8(a, b); }
+PN_CPU_INLINE Bits bits_xor(Bits a, Bits b) { return veorq_u8(a, b); }
 PN_CPU_INLINE Bits select(Bits mask, Bits a, Bits b) { return vbslq_u8(mask, a, b); }
 PN_CPU_INLINE Bits and_or(Bits mask, Bits a, Bits b) { return vorrq_u8(vandq_u8(mask, a), b); }
 PN_CPU_INLINE Bits add_u8(Bits a, Bits b) { return vaddq_u8(a, b); }
 PN_CPU_INLINE Bits subtract_u8(Bits a, Bits b) { return vsubq_u8(a, b); }
+PN_CPU_INLINE Bits subtract_u16(Bits a, Bits b) { return of_u16(vsubq_u16(as_u16(a), as_u16(b))); }
+PN_CPU_INLINE Bits add_u32(Bits a, Bits b) { return of_u32(vaddq_u32(as_u32(a), as_u32(b))); }
 template <int N>
 PN_CPU_INLINE Bits shift_left_u16(Bits v) {
   return of_u16(vshlq_n_u16(as_u16(v), N));
@@ -119,6 +127,7 @@ PN_CPU_INLINE unsigned smallest_u16(Bits v) { return vminvq_u16(as_u16(v)); }
 PN_CPU_INLINE unsigned largest_u16(Bits v) { return vmaxvq_u16(as_u16(v)); }
 PN_CPU_INLINE bool has_zero_u8(Bits v) { return vminvq_u8(v) == 0; }
 PN_CPU_INLINE Bits as_bits(F32 v) { return vreinterpretq_u8_f32(v); }
+PN_CPU_INLINE F32 as_floats(Bits v) { return vreinterpretq_f32_u8(v); }
 PN_CPU_INLINE Bits join_pairs(Bits v) {
   return vorrq_u8(v, vreinterpretq_u8_u64(vshrq_n_u64(vreinterpretq_u64_u8(v), 16)));
 }
@@ -187,6 +196,21 @@ PN_CPU_INLINE F32 weights_at(const BlockWords& words, F32 d, const std::int32_t*
   return d * level_of<T>(vshlq_u32(as_u32(vqtbl2q_u8(codes, of_u32(bytes))), shifts));
 }
 
+PN_CPU_INLINE void load_each_word(const Bytes* const (&blocks)[4], Bits (&words)[words_per_block]) {
+  for (std::size_t part = 0; part < 2; ++part) {
+    uint32x4_t v[4];
+    for (std::size_t j = 0; j < 4; ++j) v[j] = as_u32(load_words(blocks[j], part));
+    const uint64x2_t low01 = vreinterpretq_u64_u32(vzip1q_u32(v[0], v[1]));
+    const uint64x2_t low23 = vreinterpretq_u64_u32(vzip1q_u32(v[2], v[3]));
+    const uint64x2_t high01 = vreinterpretq_u64_u32(vzip2q_u32(v[0], v[1]));
+    const uint64x2_t high23 = vreinterpretq_u64_u32(vzip2q_u32(v[2], v[3]));
+    words[4 * part] = vreinterpretq_u8_u64(vzip1q_u64(low01, low23));
+    words[4 * part + 1] = vreinterpretq_u8_u64(vzip2q_u64(low01, low23));
+    words[4 * part + 2] = vreinterpretq_u8_u64(vzip1q_u64(high01, high23));
+    words[4 * part + 3] = vreinterpretq_u8_u64(vzip2q_u64(high01, high23));
+  }
+}
+
 inline constexpr std::size_t steps_per_record = 4;
 PN_CPU_INLINE Words load_step(const Bytes* record, std::size_t step, bool) {
   return load_words(record + step / 2 * sizeof(Block34), step % 2);
@@ -197,6 +221,10 @@ PN_CPU_INLINE Bits shift_right_u32(Bits v) {
   return of_u32(vshrq_n_u32(as_u32(v), N));
 }
 PN_CPU_INLINE F32 to_f32(Bits v) { return vcvtq_f32_s32(vreinterpretq_s32_u8(v)); }
+PN_CPU_INLINE Bits truncate(F32 v) { return vreinterpretq_u8_s32(vcvtq_s32_f32(v)); }
+PN_CPU_INLINE Bits to_nearest_i32(F64 first, F64 second) {
+  return vreinterpretq_u8_s32(vcombine_s32(vmovn_s64(vcvtnq_s64_f64(first)), vmovn_s64(vcvtnq_s64_f64(second))));
+}
 PN_CPU_INLINE Bits load_sums(const Bytes* p) {
   return of_u32(vaddq_u32(as_u32(load_bits(p)), as_u32(load_bits(p + 32))));
 }

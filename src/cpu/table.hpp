@@ -2,9 +2,12 @@
 #pragma once
 
 #include "p12_multiply.hpp"
+#include "pn_batch.hpp"
 #include "pn_codec.hpp"
 #include "pn_multiply.hpp"
 #include "pn_quantize.hpp"
+#include "pn_rotate.hpp"
+#include "pn_round.hpp"
 
 namespace pn::cpu::PN_CPU_ISA {
 
@@ -38,11 +41,14 @@ static float dot(const Bytes* a, Element element, const Bytes* x, std::size_t k)
 
 template <class T>
 constexpr PnKernels pn_kernels() {
-  return {quantize<T>, inspect<T>, error<T>, valid<T>, dequantize<T>, WithQ8<T>::layout, multiply_pn<T>};
+  return {quantize<T>,  inspect<T>,        error<T>,       valid<T>,         dequantize<T>,
+          round_i16<T>, WithQ8<T>::layout, multiply_pn<T>, multiply_batch<T>};
 }
 
 constexpr Kernels all_kernels(Isa isa) {
   return {isa,
+          round_q8_0,
+          rotate,
           pn_kernels<pn3t>(),
           pn_kernels<pn4t>(),
           {pack, scan, unpack, valid_p12, prepare, multiply_p12<FromPacked>, multiply_p12<FromBf16>},
