@@ -69,6 +69,7 @@ Set& result_set();
 
 std::vector<float> activations(std::size_t count);
 inline constexpr std::size_t most_tokens = 16;
+inline constexpr std::size_t prompt_tokens = 128;
 
 // ---- Jobs ----
 

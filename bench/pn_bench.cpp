@@ -54,6 +54,26 @@ Job gemv(std::size_t k, std::size_t tokens, const Kind& kind, Isa isa) {
 }
 
 template <class T>
+Job batch(std::size_t k, std::size_t tokens, const Kind& kind, Isa isa) {
+  const Activations activations = kind.activations;
+  Gemv g;
+  g.k = k;
+  g.row_bytes = pn::row_bytes<T>(k);
+  g.tokens = tokens;
+  g.set = &pn_set<T>();
+  g.prepared_bytes = pn::cpu::batch_bytes<T>(activations, tokens, k);
+  g.prepare = [=](const float* x, void* prepared) {
+    require(pn::cpu::prepare_batch<T>(activations, x, 4 * k, tokens, k, prepared, nullptr, isa));
+  };
+  g.multiply = [=](const std::uint8_t* w, std::size_t rows, const void* x, float* y, std::size_t stride) {
+    require(pn::cpu::multiply_batch<T>(w, pn::row_bytes<T>(k), rows, k, x, tokens, y, 4 * stride));
+  };
+  g.decode = [=](const std::uint8_t* row, float* out) { decode<T>(row, k, out); };
+  g.x_error = kind.x_error;
+  return gemv_job(g);
+}
+
+template <class T>
 Job quantize(std::size_t k, Element element, bool weighted, Isa isa) {
   const std::size_t in_bytes = k * pn::cpu::element_bytes(element);
   auto importance = std::make_shared<std::vector<double>>();
@@ -148,6 +168,10 @@ void add_type() {
     for (std::size_t tokens = 2; tokens <= most_tokens; tokens *= 2)
       add(type + "_gemv_" + kind.name + "@M" + std::to_string(tokens),
           [=] { return gemv<T>(k, tokens, kind, Isa::best); });
+  const std::string prompt = "@M" + std::to_string(prompt_tokens);
+  for (const Kind& kind : kinds)
+    add(
+        type + "_batch_" + kind.name + prompt, [=] { return batch<T>(k, prompt_tokens, kind, Isa::best); }, both);
   add(type + "_quantize_f16", [=] { return quantize<T>(k, Element::f16, false, Isa::best); });
   add(type + "_quantize_bf16", [=] { return quantize<T>(k, Element::bf16, false, Isa::best); });
   add(type + "_quantize_weighted", [=] { return quantize<T>(k, Element::f32, true, Isa::best); });
@@ -159,6 +183,9 @@ void add_type() {
   for_each_isa([&](Isa isa, const std::string& suffix) {
     if (suffix.empty()) return;
     for (const Kind& kind : kinds) add(type + "_gemv_" + kind.name + suffix, [=] { return gemv<T>(k, 1, kind, isa); });
+    if (isa != Isa::baseline)
+      for (const Kind& kind : kinds)
+        add(type + "_batch_" + kind.name + prompt + suffix, [=] { return batch<T>(k, prompt_tokens, kind, isa); });
     add(type + "_quantize_f32" + suffix, [=] { return quantize<T>(k, Element::f32, false, isa); });
     add(type + "_validate" + suffix, [=] { return validate<T>(k, isa); });
     add(type + "_dequantize_f32" + suffix, [=] { return dequantize<T>(k, Element::f32, isa); });

@@ -177,7 +177,7 @@ class Report:
             limit, _ = self.of_limit(m, suffix)
             limit = limit / GIGA if limit else None
             if suffix.startswith("@M"):
-                one = self.get(base)
+                one = self.get(base.replace("_batch_", "_gemv_") + "".join("@" + p for p in suffix.split("@")[2:]))
                 if one:
                     self.add(name, m.weights / one.weights, "x M=1", m=m, suffix=suffix, spread=m.spread + one.spread)
                 continue

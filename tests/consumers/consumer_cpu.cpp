@@ -47,6 +47,13 @@ int main() {
     if (std::fabs(exact - static_cast<double>(y[n])) > 5.0) return 4;
   }
 
+  void* batch = aligned(room, pn::cpu::batch_bytes<pn::pn4t>(kind, 1, k));
+  if (pn::cpu::prepare_batch<pn::pn4t>(kind, x.data(), 4 * k, 1, k, batch) != pn::Status::ok) return 10;
+  if (pn::cpu::multiply_batch<pn::pn4t>(blocks.data(), stride, rows, k, batch, 1, z.data(), 4 * rows) != pn::Status::ok)
+    return 11;
+  for (std::size_t n = 0; n < rows; ++n)
+    if (std::fabs(y[n] - z[n]) > 1e-3f) return 12;
+
   const std::size_t packed_stride = p12::row_bytes(k);
   std::vector<unsigned char> packed(rows * packed_stride);
   if (p12::cpu::pack_rows(bf16.data(), 2 * k, rows, k, packed.data(), packed_stride) != pn::Status::ok) return 5;

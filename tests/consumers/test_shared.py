@@ -44,7 +44,7 @@ exported = [line.rsplit(" ", 3)[0] for line in
             run("nm", "-D", "--defined-only", "--format=posix", "-C", library).splitlines()]
 foreign = [name for name in exported if not re.match(r"([^(<]*[ *&])?(pn|p12)::", name)]
 assert not foreign, foreign
-for name in ("pn::cpu::isas(", "pn::cpu::quantize_rows<", "p12::cpu::multiply("):
+for name in ("pn::cpu::isas(", "pn::cpu::quantize_rows<", "pn::cpu::multiply_batch<", "p12::cpu::multiply("):
     assert any(name in e for e in exported), name
 assert len(exported) > 30, exported
 

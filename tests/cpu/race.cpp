@@ -101,6 +101,16 @@ int main() {
             return pn::cpu::multiply<pn::pn4t>(&blocks[first * k / 64], k / 64 * 34, last - first, k, prepared, y,
                                                4 * rows);
           });
+    for (const auto kind : {pn::cpu::Activations::f32, pn::cpu::Activations::i16, pn::cpu::Activations::q8_0})
+      compare(
+          pn::cpu::batch_bytes<pn::pn4t>(kind, tokens, k),
+          [&](void* out) {
+            return pn::cpu::prepare_batch<pn::pn4t>(kind, x.data(), 4 * k, tokens, k, out, nullptr, isa);
+          },
+          [&](const void* prepared, std::size_t first, std::size_t last, float* y) {
+            return pn::cpu::multiply_batch<pn::pn4t>(&blocks[first * k / 64], k / 64 * 34, last - first, k, prepared,
+                                                     tokens, y, 4 * rows);
+          });
     const auto prepare = [&](void* out) { return p12::cpu::prepare_activations(x.data(), 4 * k, tokens, k, out, isa); };
     compare(p12::cpu::activations_bytes(tokens, k), prepare,
             [&](const void* prepared, std::size_t first, std::size_t last, float* y) {
