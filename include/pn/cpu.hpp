@@ -146,8 +146,7 @@ PN_CPU_API Status get_rows(const void* blocks, std::size_t stride, std::size_t r
 // another). b is 64, 128, 256, 512 or 1024 and divides k, or the status is bad_length. `out` may be x, with the same
 // stride; otherwise they must not overlap.
 PN_CPU_API Status hadamard_activations(const float* x, std::size_t x_stride, std::size_t tokens, std::size_t k,
-                                       std::size_t b, float* out, std::size_t out_stride,
-                                       Isa isa = Isa::best) noexcept;
+                                       std::size_t b, float* out, std::size_t out_stride, Isa isa = Isa::best) noexcept;
 
 // ---- Multiplying: y[m][n] = sum over k of x[m][k] * w[n][k], m < tokens <= 16 ----
 //
@@ -181,6 +180,11 @@ PN_CPU_API Status prepare_activations(Activations kind, const float* x, std::siz
 // y[m][n] for n < rows and every token m that was prepared; y_stride is the distance in bytes between tokens. Returns
 // not_prepared when `prepared` was not made by prepare_activations with this T and k.
 //
+// i16 has one order of additions everywhere. The integers of a PN block are added up exactly, the sum is rounded to fp32
+// and multiplied by d times the block's scale of x, each rounded. Four such products p are added up as
+// (p0 + p2) + (p1 + p3), those behind the end of the row being 0, and these sums from the first to the last. So all
+// instruction sets and multiply_batch give the same bits. f32 and q8_0 have an order for each instruction set.
+//
 // With exact = sum over k of w * x of what was prepared (for i16 and q8_0 the rounded x), computed without rounding,
 // |y - exact| <= (k / 16 + 64) * 2^-24 * sum over k of |w * x|, as long as nothing is subnormal or overflows. Measured:
 // below 1e-6 of that sum.
@@ -191,11 +195,11 @@ template <class T>
 PN_CPU_API Status multiply(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k,
                            const void* prepared, float* y, std::size_t y_stride) noexcept;
 
-// ---- The same for many tokens, as a prompt has them ----
+// ---- The same for any number of tokens, as a prompt has them ----
 //
 // Weights are decoded once for all tokens of a call, up to 32 rows at a time: rows in ranges of a multiple of 32, and
-// all tokens in one call, are best. From about 8 tokens on faster than multiply. Tokens lie in groups of 8, that of
-// token m at m / 8 * batch_bytes<T>(kind, 8, k), so threads can prepare ranges that begin at a multiple of 8.
+// all tokens in one call, are best. Tokens lie in groups of 8, that of token m at m / 8 * batch_bytes<T>(kind, 8, k):
+// threads can prepare ranges that begin at a multiple of 8.
 //
 //   void* x = aligned_to_64(batch_bytes<pn4t>(Activations::q8_0, tokens, k));
 //   prepare_batch<pn4t>(Activations::q8_0, x_f32, x_stride, tokens, k, x);
@@ -214,9 +218,11 @@ template <class T>
 PN_CPU_API Status prepare_batch(Activations kind, const float* x, std::size_t x_stride, std::size_t tokens,
                                 std::size_t k, void* prepared, Fault* fault = nullptr, Isa isa = Isa::best) noexcept;
 
-// As multiply, for the first `tokens` tokens of a batch. Not the bits of multiply: sums have an order of their own, and
-// the bound is (k / 16 + 96) * 2^-24 * sum over k of |w * x|. From i16 and q8_0 the results have the same bits on every
-// instruction set. Takes up to 32 KiB of stack.
+// As multiply, for the first `tokens` tokens of a batch. i16: the bits of multiply, which works in this way from 5 tokens
+// on. f32 and q8_0: from about 8 tokens on up to three times as fast as multiply, but added up in another order, segment
+// by segment (a block, or for q8_0 what lies in one Q8_0 block of it) from the first to the last. |y - exact| is up to
+// (k / 16 + 96) * 2^-24 * sum over k of |w * x|; q8_0 has the same bits on every instruction set. Takes up to 32 KiB of
+// stack.
 template <class T>
 PN_CPU_API Status multiply_batch(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k,
                                  const void* prepared, std::size_t tokens, float* y, std::size_t y_stride) noexcept;

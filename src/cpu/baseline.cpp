@@ -153,26 +153,55 @@ float dot_f32(const Bytes* row, const Bytes* token, std::size_t blocks) {
   return total(sum);
 }
 
+// The order of pn_multiply.hpp for Activations::i16.
+class Fours {
+ public:
+  void add(float product) noexcept {
+    products_[count_++] = product;
+    if (count_ == 4) end();
+  }
+  float total() noexcept {
+    if (count_ > 0) end();
+    return total_;
+  }
+
+ private:
+  void end() noexcept {
+    total_ += (products_[0] + products_[2]) + (products_[1] + products_[3]);
+    count_ = 0;
+    for (float& product : products_) product = 0;
+  }
+  float total_ = 0;
+  float products_[4] = {};
+  std::size_t count_ = 0;
+};
+
+class OneByOne {
+ public:
+  void add(float product) noexcept { total_ += product; }
+  float total() const noexcept { return total_; }
+
+ private:
+  float total_ = 0;
+};
+
 template <class T>
 float dot_i16(const Bytes* row, const Bytes* token, std::size_t blocks) {
-  const I16Layout<T> layout(blocks);
-  const auto* x = reinterpret_cast<const std::int16_t*>(token);
-  const auto* sums = reinterpret_cast<const std::int32_t*>(token + layout.sums_at);
-  const auto* scales = reinterpret_cast<const float*>(token + layout.scale_at);
-  float sum[words] = {};
+  using Layout = I16Layout<T>;
+  const Layout layout(blocks);
+  Fours sum;
   for (std::size_t b = 0; b < blocks; ++b) {
     const Block34 block = load_block34(row, b);
-    const float d = half_to_float(load_scale(block)) * scales[b];
-    for (std::size_t w = 0; w < words; ++w) {
-      const std::uint32_t word = load_word(block, w);
-      std::int32_t s = sums[2 * b * words + w] + sums[(2 * b + 1) * words + w];
-      for (std::size_t t = 0; t < T::codes_per_word; ++t)
-        s += (static_cast<int>(word >> code_shift<T>(t)) & T::max_code) *
-             x[((b * I16Layout<T>::pairs + t / 2) * words + w) * 2 + t % 2];
-      sum[w] += d * static_cast<float>(s);
+    const Bytes* x = token + b / 2 * Layout::record_bytes + b % 2 * words * 4;
+    std::int32_t dot = 0;
+    for (std::size_t e = 0; e < T::block_size; ++e) {
+      const std::size_t t = e % T::codes_per_word;
+      const Bytes* at = x + t / 2 * Layout::pair_bytes + e / T::codes_per_word * 4 + t % 2 * 2;
+      dot += (load_code<T>(block, e) - T::zero_point) * static_cast<std::int16_t>(detail::load_le16(at));
     }
+    sum.add(static_cast<float>(dot) * (half_to_float(load_scale(block)) * load_float(token + layout.scale_at, b)));
   }
-  return total(sum);
+  return sum.total();
 }
 
 template <class T>
@@ -242,7 +271,7 @@ void multiply_rows_of_batch(const Multiply& job, std::size_t tokens) {
     for (std::size_t first = 0; first < tokens; first += batch_tokens) {
       const Bytes* x = job.group(first / batch_tokens);
       const Bytes* scales = x + layout.scale_at;
-      float sum[batch_tokens] = {};
+      std::conditional_t<Kind == Activations::i16, Fours, OneByOne> sum[batch_tokens];
       for (std::size_t b = 0; b < blocks; ++b, x += Layout::steps * Layout::step_bytes) {
         const Block34 block = load_block34(job.row(n), b);
         const float d = half_to_float(load_scale(block));
@@ -256,10 +285,10 @@ void multiply_rows_of_batch(const Multiply& job, std::size_t tokens) {
                               x + step * Layout::step_bytes + 4 * m);
             const float scale =
                 Kind == Activations::f32 ? 1.0f : load_float(scales, (b * Layout::segments + s) * batch_tokens + m);
-            sum[m] += static_cast<float>(dot) * (d * scale);
+            sum[m].add(static_cast<float>(dot) * (d * scale));
           }
       }
-      for (std::size_t m = 0; m < batch_tokens && first + m < tokens; ++m) job.store(first + m, n, sum[m]);
+      for (std::size_t m = 0; m < batch_tokens && first + m < tokens; ++m) job.store(first + m, n, sum[m].total());
     }
 }
 

@@ -17,22 +17,23 @@ PN_CPU_INLINED constexpr std::size_t round_up(std::size_t n, std::size_t to) noe
 
 // Activations::f32, PN: float [block][code of the word][word].
 
-// Activations::i16, PN: three arrays one behind the other.
-//   x     int16 [block][pair of the word, rounded up to even][word][2]; a pair that pads is 0
-//   sums  int32 [block][2][word]: -z * the sum of the word's x, of its even pairs and of its odd ones
+// Activations::i16, PN: three arrays one behind the other, each of so many blocks that a vector of them can be loaded;
+// what is not there is 0.
+//   x     int16 [two blocks][pair of the word][block][word][2]
+//   sums  int32 [block]: -z * the sum of the block's x
 //   scale float [block]
 template <class T>
 struct I16Layout {
-  static constexpr std::size_t pairs = round_up(T::codes_per_word / 2, 2);
-  static constexpr std::size_t block_bytes = pairs * words_per_block * 2 * sizeof(std::int16_t);
-  static constexpr std::size_t sums_bytes = 2 * words_per_block * sizeof(std::int32_t);
+  static constexpr std::size_t pairs = T::codes_per_word / 2;
+  static constexpr std::size_t pair_bytes = 2 * words_per_block * 2 * sizeof(std::int16_t);  // of two blocks
+  static constexpr std::size_t record_bytes = pairs * pair_bytes;
   std::size_t sums_at;
   std::size_t scale_at;
   std::size_t bytes;
   PN_CPU_INLINED constexpr explicit I16Layout(std::size_t blocks) noexcept
-      : sums_at(round_up(blocks, 2) * block_bytes),
-        scale_at(sums_at + round_up(blocks, 2) * sums_bytes),
-        bytes(round_up(scale_at + round_up(blocks, 2) * sizeof(float), 64)) {}
+      : sums_at((blocks + 1) / 2 * record_bytes),
+        scale_at(sums_at + round_up(blocks, 16) * sizeof(std::int32_t)),
+        bytes(scale_at + round_up(blocks, 16) * sizeof(float)) {}
 };
 
 // Activations::q8_0, PN: one record for every pair of blocks (a missing second block is 0). In it each array has the

@@ -6,7 +6,7 @@
 // itself, so these have the same bits on every instruction set.
 #pragma once
 
-#include "kernels.hpp"
+#include "pn_multiply.hpp"
 
 namespace pn::cpu::PN_CPU_ISA {
 
@@ -31,22 +31,6 @@ PN_CPU_INLINE F32 set_float(const Bytes* p) {
   __builtin_memcpy(&v, p, sizeof v);
   return set_f32(v);
 }
-
-// Code pairs of words: pair p holds code 2p in the low half of a lane and code 2p + 1 in the high half.
-template <class T>
-struct Pairs {
-  static constexpr std::size_t count = T::codes_per_word / 2;
-  Bits at[count];
-
-  PN_CPU_INLINE Pairs of(Bits words) {
-    Pairs pairs;
-    for (Bits& pair : pairs.at) {
-      pair = bits_and(words, set_u32(T::max_code * 0x00010001u));
-      words = shift_right_u32<T::bits>(words);
-    }
-    return pairs;
-  }
-};
 
 // What is different from kind to kind: the vectors of codes that two words become, how `steps_at_once` of them are
 // multiplied by x, and how the sum of a segment begins and ends.
@@ -91,8 +75,8 @@ struct Batch<T, Activations::i16> {
   PN_CPU_INLINE Sum add(Sum sum, const Codes (&codes)[1], const Bytes* x) {
     return reinterpret_cast<Int32s>(dot_i16(reinterpret_cast<Bits>(sum), codes[0], set_word(x)));
   }
-  PN_CPU_INLINE F32 add_segment(F32 total, Sum sum, F32 d, const Bytes* scale) {
-    return total + to_f32(reinterpret_cast<Bits>(sum)) * (d * set_float(scale));
+  PN_CPU_INLINE F32 product(Sum sum, F32 d, const Bytes* scale) {
+    return to_f32(reinterpret_cast<Bits>(sum)) * (d * set_float(scale));
   }
 };
 
@@ -126,8 +110,9 @@ template <class T, Activations Kind>
 struct Panel {
   using With = Batch<T, Kind>;
   using Layout = BatchLayout<T, Kind>;
+  static constexpr std::size_t blocks_at_once = Kind == Activations::i16 ? 4 : 1;
   static constexpr std::size_t block_bytes = Layout::steps * 4 * batch_rows;
-  static constexpr std::size_t blocks = panel_bytes / block_bytes;
+  static constexpr std::size_t blocks = panel_bytes / block_bytes / blocks_at_once * blocks_at_once;
 
   alignas(64) Bytes codes[blocks * block_bytes];  // [block][step][row] of 4 bytes
   alignas(64) float d[blocks * batch_rows];       // [block][row]
@@ -161,35 +146,78 @@ struct Panel {
       }
   }
 
-  // Adds blocks first .. first + count - 1, which the panel holds, for M tokens; x: the first of these in a group.
+  // Block b, which is block `at` of the panel, times M tokens; x: the first of these in a group. `take` gets every
+  // segment's sum: (token, vector of rows, sum, d, where the scale of x lies).
+  template <std::size_t M, class Take>
+  PN_CPU_INLINE void multiply_block(const Panel& panel, const Layout& layout, std::size_t b, std::size_t at,
+                                    const Bytes* x, const Take& take) {
+    const Bytes* codes = panel.codes + at * block_bytes;
+    const Bytes* xb = x + b * Layout::steps * Layout::step_bytes;
+    for (std::size_t s = 0; s < Layout::segments; ++s) {
+      const std::size_t segment_at = (b * Layout::segments + s) * Layout::step_bytes;
+      typename With::Sum sums[M][batch_vectors];
+      for (std::size_t m = 0; m < M; ++m)
+        for (auto& sum : sums[m]) sum = With::begin(x + layout.sums_at + segment_at + 4 * m);
+      const std::size_t end = Layout::first_step(b, s + 1);
+      for (std::size_t step = Layout::first_step(b, s); step < end; step += With::steps_at_once) {
+        typename With::Codes vectors[batch_vectors][With::steps_at_once];
+        for (std::size_t v = 0; v < batch_vectors; ++v)
+          for (std::size_t i = 0; i < With::steps_at_once; ++i)
+            vectors[v][i] = With::load(codes + 4 * ((step + i) * batch_rows + v * f32_lanes));
+        for (std::size_t m = 0; m < M; ++m)
+          for (std::size_t v = 0; v < batch_vectors; ++v)
+            sums[m][v] = With::add(sums[m][v], vectors[v], xb + step * Layout::step_bytes + 4 * m);
+      }
+      for (std::size_t m = 0; m < M; ++m)
+        for (std::size_t v = 0; v < batch_vectors; ++v)
+          take(m, v, sums[m][v], load_f32(panel.d + at * batch_rows + v * f32_lanes),
+               x + layout.scale_at + segment_at + 4 * m);
+    }
+  }
+
+  // Adds blocks first .. first + count - 1, which the panel holds.
   template <std::size_t M>
   PN_CPU_INLINE void multiply(const Panel& panel, const Layout& layout, std::size_t first, std::size_t count,
                               const Bytes* x, F32 (&totals)[M][batch_vectors]) {
-    for (std::size_t b = 0; b < count; ++b) {
-      const Bytes* codes = panel.codes + b * block_bytes;
-      const Bytes* xb = x + (first + b) * Layout::steps * Layout::step_bytes;
-      for (std::size_t s = 0; s < Layout::segments; ++s) {
-        const std::size_t segment_at = ((first + b) * Layout::segments + s) * Layout::step_bytes;
-        typename With::Sum sums[M][batch_vectors];
-        for (std::size_t m = 0; m < M; ++m)
-          for (auto& sum : sums[m]) sum = With::begin(x + layout.sums_at + segment_at + 4 * m);
-        const std::size_t end = Layout::first_step(first + b, s + 1);
-        for (std::size_t step = Layout::first_step(first + b, s); step < end; step += With::steps_at_once) {
-          typename With::Codes vectors[batch_vectors][With::steps_at_once];
-          for (std::size_t v = 0; v < batch_vectors; ++v)
-            for (std::size_t i = 0; i < With::steps_at_once; ++i)
-              vectors[v][i] = With::load(codes + 4 * ((step + i) * batch_rows + v * f32_lanes));
-          for (std::size_t m = 0; m < M; ++m)
-            for (std::size_t v = 0; v < batch_vectors; ++v)
-              sums[m][v] = With::add(sums[m][v], vectors[v], xb + step * Layout::step_bytes + 4 * m);
-        }
-        for (std::size_t m = 0; m < M; ++m)
-          for (std::size_t v = 0; v < batch_vectors; ++v)
-            totals[m][v] =
-                With::add_segment(totals[m][v], sums[m][v], load_f32(panel.d + b * batch_rows + v * f32_lanes),
-                                  x + layout.scale_at + segment_at + 4 * m);
+    if constexpr (Kind == Activations::i16) {
+      for (std::size_t b = 0; b < count; b += 4) {
+        Four<M> four;
+        add_to_four<0, M>(panel, layout, first, b, count, x, four, totals);
+        add_to_four<1, M>(panel, layout, first, b, count, x, four, totals);
+        add_to_four<2, M>(panel, layout, first, b, count, x, four, totals);
+        add_to_four<3, M>(panel, layout, first, b, count, x, four, totals);
       }
+    } else {
+      for (std::size_t b = 0; b < count; ++b)
+        multiply_block<M>(panel, layout, first + b, b, x,
+                          [&](std::size_t m, std::size_t v, typename With::Sum sum, F32 d, const Bytes* scale) {
+                            totals[m][v] = With::add_segment(totals[m][v], sum, d, scale);
+                          });
     }
+  }
+
+  // The order of pn_multiply.hpp for Activations::i16: products of four blocks, of which this one is I.
+  template <std::size_t M>
+  struct Four {
+    F32 even[M][batch_vectors], odd[M][batch_vectors];
+  };
+  template <std::size_t I, std::size_t M>
+  PN_CPU_INLINE void add_to_four(const Panel& panel, const Layout& layout, std::size_t first, std::size_t b,
+                                 std::size_t count, const Bytes* x, Four<M>& four, F32 (&totals)[M][batch_vectors]) {
+    const auto take = [&](std::size_t m, std::size_t v, F32 product) {
+      if constexpr (I == 0) four.even[m][v] = product;
+      if constexpr (I == 1) four.odd[m][v] = product;
+      if constexpr (I == 2) four.even[m][v] = four.even[m][v] + product;
+      if constexpr (I == 3) totals[m][v] = totals[m][v] + (four.even[m][v] + (four.odd[m][v] + product));
+    };
+    if (b + I < count)
+      multiply_block<M>(panel, layout, first + b + I, b + I, x,
+                        [&](std::size_t m, std::size_t v, typename With::Sum sum, F32 d, const Bytes* scale) {
+                          take(m, v, With::product(sum, d, scale));
+                        });
+    else
+      for (std::size_t m = 0; m < M; ++m)
+        for (std::size_t v = 0; v < batch_vectors; ++v) take(m, v, zero_f32());
   }
 };
 
@@ -210,10 +238,25 @@ PN_CPU_INLINE void store_results(Bytes* y, std::size_t rows, const F32 (&results
   if (rows < batch_rows) __builtin_memcpy(y, all, rows * sizeof *all);
 }
 
+// Adds what the panel holds to the results of M tokens from token m on, of which `tokens` are there.
+template <std::size_t M, class P>
+PN_CPU_INLINE void add_panel(const P& panel, const typename P::Layout& layout, const Multiply& job, std::size_t n,
+                             std::size_t rows, std::size_t first, std::size_t count, std::size_t m,
+                             std::size_t tokens) {
+  F32 totals[M][batch_vectors];
+  for (auto& token : totals)
+    for (F32& v : token) v = zero_f32();
+  if (first > 0)
+    for (std::size_t i = 0; i < tokens; ++i) load_results(job.result(m + i, n), rows, totals[i]);
+  P::multiply(panel, layout, first, count, job.group(m / batch_tokens) + 4 * (m % batch_tokens), totals);
+  for (std::size_t i = 0; i < tokens; ++i) store_results(job.result(m + i, n), rows, totals[i]);
+}
+
 // Rows n .. n + rows - 1, at most batch_rows.
 template <class T, Activations Kind>
 static void multiply_rows_of_batch(const Multiply& job, std::size_t tokens, std::size_t n, std::size_t rows) {
   using P = Panel<T, Kind>;
+  constexpr std::size_t few = batch_tokens / 2;
   const std::size_t blocks = job.k / T::block_size;
   const typename P::Layout layout(blocks);
   P panel;
@@ -223,13 +266,10 @@ static void multiply_rows_of_batch(const Multiply& job, std::size_t tokens, std:
     P::fill(panel, job, n, rows, first, count);
     for (std::size_t m = 0; m < tokens; m += tokens_at_once) {
       const std::size_t here = tokens - m < tokens_at_once ? tokens - m : tokens_at_once;
-      F32 totals[tokens_at_once][batch_vectors];
-      for (auto& token : totals)
-        for (F32& v : token) v = zero_f32();
-      if (first > 0)
-        for (std::size_t i = 0; i < here; ++i) load_results(job.result(m + i, n), rows, totals[i]);
-      P::multiply(panel, layout, first, count, job.group(m / batch_tokens) + 4 * (m % batch_tokens), totals);
-      for (std::size_t i = 0; i < here; ++i) store_results(job.result(m + i, n), rows, totals[i]);
+      if (here > few)
+        add_panel<tokens_at_once>(panel, layout, job, n, rows, first, count, m, here);
+      else
+        add_panel<few>(panel, layout, job, n, rows, first, count, m, here);
     }
     first += count;
   } while (first < blocks);

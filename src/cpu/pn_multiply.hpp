@@ -40,11 +40,31 @@ struct Rows {
   Scales scales[R];
 };
 
+// Code pairs of words: pair p holds code 2p in the low half of a lane and code 2p + 1 in the high half.
+template <class T>
+struct Pairs {
+  static constexpr std::size_t count = T::codes_per_word / 2;
+  Bits at[count];
+
+  PN_CPU_INLINE Pairs of(Bits words) {
+    Pairs pairs;
+    for (Bits& pair : pairs.at) {
+      pair = bits_and(words, set_u32(T::max_code * 0x00010001u));
+      words = shift_right_u32<T::bits>(words);
+    }
+    return pairs;
+  }
+};
+
 // ---- Activations::f32 ----
 
 template <class T>
 struct WithF32 {
+  using Sum = F32;
   static constexpr std::size_t codes = T::codes_per_word / codes_at_once;
+
+  PN_CPU_INLINE Sum zero() { return zero_f32(); }
+  PN_CPU_INLINE float total(Sum sum) { return sum_by_halves(sum); }
 
   template <std::size_t R, std::size_t M>
   PN_CPU_INLINE void add_chunk(const Rows<R>& rows, std::size_t first, std::size_t count, std::size_t, const Bytes* x,
@@ -77,44 +97,67 @@ struct WithF32 {
 
 // ---- Activations::i16 ----
 
+// A block's dot product is an integer, and with its scales a product p. These are added up four and four, in the order
+// (p0 + p2) + (p1 + p3), where those behind the end of the row are 0, and the sums of four one after the other.
+// pn_batch.hpp and baseline.cpp have the same order.
 template <class T>
 struct WithI16 {
   using Layout = I16Layout<T>;
-  static constexpr std::size_t steps = Layout::pairs / codes_at_once;
+  using Sum = float;
+  PN_CPU_INLINE Sum zero() { return 0; }
+  PN_CPU_INLINE float total(Sum sum) { return sum; }
+
+  // f32_lanes blocks at `row`, or, if not Whole, the first `count` of them.
+  template <std::size_t M, bool Whole>
+  PN_CPU_INLINE void add_blocks(const Bytes* row, const float* d, std::size_t count, const Bytes* x,
+                                std::size_t token_bytes, std::size_t sums_at, std::size_t scale_at, Sum (&sums)[M]) {
+    Bits dots[M][vectors_of_sums];
+    if constexpr (!Whole)
+      for (auto& token : dots)
+        for (Bits& v : token) v = set_u32(0);
+    for (std::size_t i = 0; i < f32_lanes; i += 2)
+      for (std::size_t step = 0; step < steps_per_record; ++step) {
+        if (!Whole && i + step / vectors_per_block >= count) continue;
+        const Pairs<T> codes = Pairs<T>::of(load_step(row + i * sizeof(Block34), step, Whole || i + 1 < count));
+        for (std::size_t m = 0; m < M; ++m) {
+          Bits& dot = dots[m][(i / 2 * steps_per_record + step) / vectors_per_block];
+          for (std::size_t p = 0; p < Layout::pairs; ++p) {
+            const Bits xs = load_bits(x + m * token_bytes + i / 2 * Layout::record_bytes + p * Layout::pair_bytes +
+                                      step * 4 * f32_lanes);
+            dot =
+                p == 0 && step % vectors_per_block == 0 ? multiply_i16(codes.at[p], xs) : dot_i16(dot, codes.at[p], xs);
+          }
+        }
+      }
+    for (std::size_t m = 0; m < M; ++m) {
+      const Bits integers = add_u32(sum_blocks(dots[m]), load_bits(x + m * token_bytes + sums_at));
+      const F32 products = to_f32(integers) * (load_f32(d) * load_f32(x + m * token_bytes + scale_at));
+      const F32 pairs = products + exchange_lanes<2>(products);
+      alignas(64) float fours[f32_lanes];
+      store_f32(fours, pairs + exchange_lanes<1>(pairs));
+      for (std::size_t i = 0; i < f32_lanes; i += 4) sums[m] += fours[i];
+    }
+  }
 
   template <std::size_t R, std::size_t M>
   PN_CPU_INLINE void add_chunk(const Rows<R>& rows, std::size_t first, std::size_t count, std::size_t blocks,
-                               const Bytes* x, std::size_t token_bytes, F32 (&sums)[R][M]) {
+                               const Bytes* x, std::size_t token_bytes, Sum (&sums)[R][M]) {
     const Layout layout(blocks);
-    for (std::size_t b = 0; b < count; ++b)
-      for (std::size_t part = 0; part < vectors_per_block; ++part) {
-        const Bytes* xb = x + (first + b) * Layout::block_bytes + part * 4 * f32_lanes;
-        Words words[R];
-        Bits block[R][M];
-        for (std::size_t r = 0; r < R; ++r) {
-          const Bytes* at = rows.at[r] + b * sizeof(Block34);
-          if ((b + part) % 2 == 0) prefetch_blocks(at);
-          words[r] = load_words(at, part);
-          for (std::size_t m = 0; m < M; ++m)
-            block[r][m] = load_sums(x + m * token_bytes + layout.sums_at + (first + b) * Layout::sums_bytes +
-                                    part * 4 * f32_lanes);
-        }
-        for (std::size_t i = 0; i < steps; ++i) {
-          Bits xs[M];
-          for (std::size_t m = 0; m < M; ++m)
-            xs[m] = load_bits(xb + m * token_bytes + i * codes_at_once * 4 * words_per_block);
-          for (std::size_t r = 0; r < R; ++r) {
-            const Words pairs = code_pairs<T>(words[r], static_cast<int>(i));
-            for (std::size_t m = 0; m < M; ++m) block[r][m] = dot_i16(block[r][m], pairs, xs[m]);
-          }
-        }
-        for (std::size_t m = 0; m < M; ++m) {
-          float scale = 0;
-          __builtin_memcpy(&scale, x + m * token_bytes + layout.scale_at + (first + b) * 4, sizeof scale);
-          for (std::size_t r = 0; r < R; ++r)
-            sums[r][m] = fma(to_f32(block[r][m]), set_f32(scale * rows.scales[r].d[b]), sums[r][m]);
-        }
+    for (std::size_t b = 0; b < count; b += f32_lanes) {
+      // All of a token from the x of block first + b on.
+      const std::size_t x_at = (first + b) / 2 * Layout::record_bytes;
+      const std::size_t sums_at = layout.sums_at + (first + b) * 4 - x_at;
+      const std::size_t scale_at = layout.scale_at + (first + b) * 4 - x_at;
+      for (std::size_t r = 0; r < R; ++r) {
+        const Bytes* at = rows.at[r] + b * sizeof(Block34);
+        const float* d = rows.scales[r].d + b;
+        for (std::size_t i = 0; i < f32_lanes; i += 2) prefetch_blocks(at + i * sizeof(Block34));
+        if (count - b >= f32_lanes)
+          add_blocks<M, true>(at, d, f32_lanes, x + x_at, token_bytes, sums_at, scale_at, sums[r]);
+        else
+          add_blocks<M, false>(at, d, count - b, x + x_at, token_bytes, sums_at, scale_at, sums[r]);
       }
+    }
   }
 };
 
@@ -140,11 +183,15 @@ static constexpr FoursBits<Array> fours_bits;
 template <class T>
 struct WithQ8 {
   using Record = Q8Record<T>;
+  using Sum = F32;
 #if defined(PN_CPU_PICK_BITS)
   static constexpr Q8Layout layout = T::bits == 3 ? Q8Layout::by_four : Q8Layout::by_word;
 #else
   static constexpr Q8Layout layout = Q8Layout::by_word;
 #endif
+
+  PN_CPU_INLINE Sum zero() { return zero_f32(); }
+  PN_CPU_INLINE float total(Sum sum) { return sum_by_halves(sum); }
 
   // The codes of a step, array by array.
   struct Codes {
@@ -236,9 +283,9 @@ template <class T, class With, std::size_t R, std::size_t M>
 static void multiply_tile(const Multiply& job, std::size_t n, std::size_t at) {
   const std::size_t blocks = job.k / T::block_size;
   Rows<R> rows;
-  F32 sums[R][M];
+  typename With::Sum sums[R][M];
   for (auto& row : sums)
-    for (F32& s : row) s = zero_f32();
+    for (auto& s : row) s = With::zero();
   for (std::size_t b = 0; b < blocks; b += chunk_blocks) {
     const std::size_t count = blocks - b < chunk_blocks ? blocks - b : chunk_blocks;
     for (std::size_t r = 0; r < R; ++r) {
@@ -248,7 +295,7 @@ static void multiply_tile(const Multiply& job, std::size_t n, std::size_t at) {
     With::add_chunk(rows, b, count, blocks, job.token(at), job.x->token_bytes, sums);
   }
   for (std::size_t r = 0; r < R; ++r)
-    for (std::size_t m = 0; m < M; ++m) job.store(at + m, n + r, sum_by_halves(sums[r][m]));
+    for (std::size_t m = 0; m < M; ++m) job.store(at + m, n + r, With::total(sums[r][m]));
 }
 
 // R rows from row n on, all tokens. Several rows share the loads of x, and memory is read in several streams.

@@ -50,8 +50,8 @@ bool prepare_i16(const Kernels& table, const std::uint8_t* x, std::size_t k, std
     for (std::size_t w = 0; w < words; ++w)
       for (std::size_t pair = 0; pair < T::codes_per_word / 2; ++pair) {
         const std::int16_t* two = q + w * T::codes_per_word + 2 * pair;
-        std::memcpy(token + b * Layout::block_bytes + (pair * words + w) * 4, two, 4);
-        sums[(2 * b + pair % 2) * words + w] -= T::zero_point * (two[0] + two[1]);
+        std::memcpy(token + b / 2 * Layout::record_bytes + pair * Layout::pair_bytes + (b % 2 * words + w) * 4, two, 4);
+        sums[b] -= T::zero_point * (two[0] + two[1]);
       }
   }
   return true;

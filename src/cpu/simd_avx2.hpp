@@ -204,10 +204,6 @@ template <class T>
 PN_CPU_INLINE F32 levels(Words words, int t) {
   return level_of<T>(_mm256_srli_epi32(words, T::bits * (t / 2) + 16 * (t % 2)));
 }
-template <class T>
-PN_CPU_INLINE Words code_pairs(Words words, int j) {
-  return bits_and(_mm256_srli_epi32(words, T::bits * j), set_u32(T::max_code * 0x00010001u));
-}
 using BlockWords = __m256i;
 PN_CPU_INLINE BlockWords load_block_words(const Bytes* block) { return load_words(block, 0); }
 template <class T>
@@ -248,7 +244,17 @@ PN_CPU_INLINE Bits truncate(F32 v) { return _mm256_cvttps_epi32(v); }
 PN_CPU_INLINE Bits to_nearest_i32(F64 first, F64 second) {
   return _mm256_set_m128i(_mm256_cvtpd_epi32(second), _mm256_cvtpd_epi32(first));
 }
-PN_CPU_INLINE Bits load_sums(const Bytes* p) { return _mm256_add_epi32(load_bits(p), load_bits(p + 32)); }
+inline constexpr std::size_t vectors_of_sums = 8;
+PN_CPU_INLINE Bits sum_blocks(const Bits (&v)[8]) {
+  __m256i a[4], b[2];
+  for (std::size_t i = 0; i < 4; ++i)
+    a[i] =
+        _mm256_add_epi32(_mm256_unpacklo_epi32(v[2 * i], v[2 * i + 1]), _mm256_unpackhi_epi32(v[2 * i], v[2 * i + 1]));
+  for (std::size_t i = 0; i < 2; ++i)
+    b[i] =
+        _mm256_add_epi32(_mm256_unpacklo_epi64(a[2 * i], a[2 * i + 1]), _mm256_unpackhi_epi64(a[2 * i], a[2 * i + 1]));
+  return _mm256_add_epi32(_mm256_permute2x128_si256(b[0], b[1], 0x20), _mm256_permute2x128_si256(b[0], b[1], 0x31));
+}
 
 PN_CPU_INLINE Bits sum_pairs(Bits sum, Bits v) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(v, _mm256_set1_epi16(1)));
@@ -260,6 +266,7 @@ PN_CPU_INLINE Bits dot_u8(Bits sum, Bits u0, Bits x0, Bits u1, Bits x1, Bits u2,
   return sum_pairs(sum, _mm256_add_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(u0, x0), _mm256_maddubs_epi16(u1, x1)),
                                          _mm256_maddubs_epi16(u2, x2)));
 }
+PN_CPU_INLINE Bits multiply_i16(Bits u, Bits x) { return _mm256_madd_epi16(u, x); }
 PN_CPU_INLINE Bits dot_i16(Bits sum, Bits u, Bits x) { return _mm256_add_epi32(sum, _mm256_madd_epi16(u, x)); }
 
 }  // namespace pn::cpu::PN_CPU_ISA

@@ -221,13 +221,6 @@ PN_CPU_INLINE F32 levels(Words words, int i) {
   const __m512i shifts = _mm512_inserti64x4(_mm512_set1_epi32(T::bits * i), _mm256_set1_epi32(T::bits * i + 16), 1);
   return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), level_table<T>());
 }
-// 16-bit codes of pairs 2i (low half) and 2i + 1 (high half).
-template <class T>
-PN_CPU_INLINE Words code_pairs(Words words, int i) {
-  const __m512i shifts =
-      _mm512_inserti64x4(_mm512_set1_epi32(2 * T::bits * i), _mm256_set1_epi32(T::bits * (2 * i + 1)), 1);
-  return _mm512_and_si512(_mm512_srlv_epi32(words, shifts), set_u32(T::max_code * 0x00010001u));
-}
 // The weights of 16 elements of a block with scale d in every lane: `word` and `bit` say where their codes are. Exact.
 using BlockWords = __m512i;
 PN_CPU_INLINE BlockWords load_block_words(const Bytes* block) { return load_words(block, 0); }
@@ -283,9 +276,22 @@ PN_CPU_INLINE Bits truncate(F32 v) { return _mm512_cvttps_epi32(v); }
 PN_CPU_INLINE Bits to_nearest_i32(F64 first, F64 second) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtpd_epi32(first)), _mm512_cvtpd_epi32(second), 1);
 }
-// Sums of Activations::i16 for a block: those of the even pairs, then those of the odd pairs, as code_pairs has them.
-PN_CPU_INLINE Bits load_sums(const Bytes* p) { return load_bits(p); }
+// The sums of 16 blocks' lanes; v[i] holds blocks 2i and 2i + 1, as load_step does.
+inline constexpr std::size_t vectors_of_sums = 8;
+PN_CPU_INLINE Bits sum_blocks(const Bits (&v)[8]) {
+  __m512i a[4], b[2];
+  for (std::size_t i = 0; i < 4; ++i)
+    a[i] =
+        _mm512_add_epi32(_mm512_unpacklo_epi32(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_epi32(v[2 * i], v[2 * i + 1]));
+  for (std::size_t i = 0; i < 2; ++i)
+    b[i] =
+        _mm512_add_epi32(_mm512_unpacklo_epi64(a[2 * i], a[2 * i + 1]), _mm512_unpackhi_epi64(a[2 * i], a[2 * i + 1]));
+  const __m512i c = _mm512_add_epi32(_mm512_shuffle_i32x4(b[0], b[1], 0x88), _mm512_shuffle_i32x4(b[0], b[1], 0xDD));
+  return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15), c);
+}
 
+// The products of 16-bit numbers, two by two added.
+PN_CPU_INLINE Bits multiply_i16(Bits u, Bits x) { return _mm512_madd_epi16(u, x); }
 // sum + the products of unsigned bytes u (at most 15) and signed bytes x, four by four; of two or three vectors.
 // sum + the products of 16-bit numbers, two by two.
 #if defined(__AVX512VNNI__)

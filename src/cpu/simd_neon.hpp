@@ -181,10 +181,6 @@ PN_CPU_INLINE F32 levels(Words words, int t) {
   return level_of<T>(with_signed_codes<T>(words)
                      << static_cast<std::uint32_t>(32 - T::bits * (t / 2 + 1) - 16 * (t % 2)));
 }
-template <class T>
-PN_CPU_INLINE Words code_pairs(Words words, int j) {
-  return bits_and(of_u32(as_u32(words) >> static_cast<std::uint32_t>(T::bits * j)), set_u32(T::max_code * 0x00010001u));
-}
 using BlockWords = uint8x16x2_t;
 PN_CPU_INLINE BlockWords load_block_words(const Bytes* block) { return {{load_words(block, 0), load_words(block, 1)}}; }
 template <class T>
@@ -225,8 +221,9 @@ PN_CPU_INLINE Bits truncate(F32 v) { return vreinterpretq_u8_s32(vcvtq_s32_f32(v
 PN_CPU_INLINE Bits to_nearest_i32(F64 first, F64 second) {
   return vreinterpretq_u8_s32(vcombine_s32(vmovn_s64(vcvtnq_s64_f64(first)), vmovn_s64(vcvtnq_s64_f64(second))));
 }
-PN_CPU_INLINE Bits load_sums(const Bytes* p) {
-  return of_u32(vaddq_u32(as_u32(load_bits(p)), as_u32(load_bits(p + 32))));
+inline constexpr std::size_t vectors_of_sums = 4;
+PN_CPU_INLINE Bits sum_blocks(const Bits (&v)[4]) {
+  return of_u32(vpaddq_u32(vpaddq_u32(as_u32(v[0]), as_u32(v[1])), vpaddq_u32(as_u32(v[2]), as_u32(v[3]))));
 }
 
 // Products of bytes, 16 bits each: of the first eight and of the others. At most 3 * 15 * 128 in the sum of three.
@@ -250,10 +247,10 @@ PN_CPU_INLINE Bits dot_u8(Bits sum, Bits u0, Bits x0, Bits u1, Bits x1) {
 PN_CPU_INLINE Bits dot_u8(Bits sum, Bits u0, Bits x0, Bits u1, Bits x1, Bits u2, Bits x2) {
   return sum_fours(sum, add_products(add_products(multiply_u8(u0, x0), u1, x1), u2, x2));
 }
-PN_CPU_INLINE Bits dot_i16(Bits sum, Bits u, Bits x) {
+PN_CPU_INLINE Bits multiply_i16(Bits u, Bits x) {
   const int16x8_t a = vreinterpretq_s16_u8(u), b = vreinterpretq_s16_u8(x);
-  const int32x4_t pairs = vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b));
-  return vreinterpretq_u8_s32(vaddq_s32(vreinterpretq_s32_u8(sum), pairs));
+  return vreinterpretq_u8_s32(vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b)));
 }
+PN_CPU_INLINE Bits dot_i16(Bits sum, Bits u, Bits x) { return add_u32(sum, multiply_i16(u, x)); }
 
 }  // namespace pn::cpu::PN_CPU_ISA
