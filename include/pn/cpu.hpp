@@ -180,10 +180,10 @@ PN_CPU_API Status prepare_activations(Activations kind, const float* x, std::siz
 // y[m][n] for n < rows and every token m that was prepared; y_stride is the distance in bytes between tokens. Returns
 // not_prepared when `prepared` was not made by prepare_activations with this T and k.
 //
-// i16 has one order of additions everywhere. The integers of a PN block are added up exactly, the sum is rounded to fp32
-// and multiplied by d times the block's scale of x, each rounded. Four such products p are added up as
-// (p0 + p2) + (p1 + p3), those behind the end of the row being 0, and these sums from the first to the last. So all
-// instruction sets and multiply_batch give the same bits. f32 and q8_0 have an order for each instruction set.
+// i16 has one order of additions everywhere. The integers of a PN block are added up exactly, the sum is rounded to
+// fp32 and multiplied by d times the block's scale of x, each rounded. Four such products p are added up as (p0 + p2) +
+// (p1 + p3), those behind the end of the row being 0, and these sums from the first to the last. So all instruction
+// sets and multiply_batch give the same bits. f32 and q8_0 have an order for each instruction set.
 //
 // With exact = sum over k of w * x of what was prepared (for i16 and q8_0 the rounded x), computed without rounding,
 // |y - exact| <= (k / 16 + 64) * 2^-24 * sum over k of |w * x|, as long as nothing is subnormal or overflows. Measured:
@@ -218,11 +218,11 @@ template <class T>
 PN_CPU_API Status prepare_batch(Activations kind, const float* x, std::size_t x_stride, std::size_t tokens,
                                 std::size_t k, void* prepared, Fault* fault = nullptr, Isa isa = Isa::best) noexcept;
 
-// As multiply, for the first `tokens` tokens of a batch. i16: the bits of multiply, which works in this way from 5 tokens
-// on. f32 and q8_0: from about 8 tokens on up to three times as fast as multiply, but added up in another order, segment
-// by segment (a block, or for q8_0 what lies in one Q8_0 block of it) from the first to the last. |y - exact| is up to
-// (k / 16 + 96) * 2^-24 * sum over k of |w * x|; q8_0 has the same bits on every instruction set. Takes up to 32 KiB of
-// stack.
+// As multiply, for the first `tokens` tokens of a batch. i16: the bits of multiply, which works in this way from 5
+// tokens on. f32 and q8_0: from about 8 tokens on up to three times as fast as multiply, but added up in another order,
+// segment by segment (a block, or for q8_0 what lies in one Q8_0 block of it) from the first to the last. |y - exact|
+// is up to (k / 16 + 96) * 2^-24 * sum over k of |w * x|; q8_0 has the same bits on every instruction set. Takes up to
+// 32 KiB of stack.
 template <class T>
 PN_CPU_API Status multiply_batch(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k,
                                  const void* prepared, std::size_t tokens, float* y, std::size_t y_stride) noexcept;
