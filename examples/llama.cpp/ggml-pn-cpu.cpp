@@ -1,8 +1,8 @@
 // The three types in ggml's CPU backend: multiplying and embedding look-up through pn::cpu, from the bytes of the file.
 //
 // Few tokens go through pn::cpu's multiply, where no bit of a token's result depends on the others. More, as a prompt
-// has them, through multiply_batch (pn3t, pn4t), or slices of rows are decoded to BF16 in the work buffer and the
-// engine multiplies them as it multiplies such weights anyway (bf16_p12).
+// has them, through multiply_batch (pn3t, pn4t; with activations in i16 the same bits again), or slices of rows are
+// decoded to BF16 in the work buffer and the engine multiplies them as it does with such weights anyway (bf16_p12).
 //
 // Settings, from the environment:
 //   GGML_PN_PROOF=1       bf16_p12: decode the whole matrix and leave the rest to the engine, for any number of tokens:

@@ -33,8 +33,9 @@ MADE_IN = [
     "include/pn/validate.hpp",
     "include/p12/block392.hpp", "include/p12/codec.hpp", "include/p12/scan.hpp", "include/p12/validate.hpp",
     "src/cpu/arguments.hpp", "src/cpu/baseline.cpp", "src/cpu/exact.cpp", "src/cpu/exact_p12.cpp", "src/cpu/low_rank.cpp",
-    "src/cpu/p12.cpp", "src/cpu/p12_codec.hpp", "src/cpu/p12_multiply.hpp", "src/cpu/pn.cpp", "src/cpu/pn_codec.hpp",
-    "src/cpu/pn_multiply.hpp", "src/cpu/pn_quantize.hpp", "src/cpu/prepare.cpp", "src/cpu/table.hpp",
+    "src/cpu/p12.cpp", "src/cpu/p12_codec.hpp", "src/cpu/p12_multiply.hpp", "src/cpu/pn.cpp", "src/cpu/pn_batch.hpp",
+    "src/cpu/pn_codec.hpp", "src/cpu/pn_multiply.hpp", "src/cpu/pn_quantize.hpp", "src/cpu/pn_rotate.hpp",
+    "src/cpu/pn_round.hpp", "src/cpu/prepare.cpp", "src/cpu/table.hpp",
     "src/io/gguf.cpp", "src/io/header_writer.cpp", "src/io/imatrix.cpp", "src/io/input_file.cpp", "src/io/layout.cpp",
     "src/io/model.cpp", "src/io/output_file.cpp", "src/io/safetensors.cpp", "src/io/signals.cpp", "src/io/tensor.cpp",
     "src/pnpack/check.cpp", "src/pnpack/comparison.cpp", "src/pnpack/conversion.cpp", "src/pnpack/diff.cpp",
@@ -47,8 +48,8 @@ MADE_IN = [
 CORES = "pn_quantize pn_decode pn_half pn_dot pn_validate pn_golden pn_format_md pn_headers p12_* pn_digest pn_contraction"
 PN = "pn_golden pn_contraction pn_digest pn_format_md pn_headers"
 P12 = "p12_codec p12_scan p12_validate p12_golden p12_format_md pn_headers pn_digest"
-CPU = "cpu_isa cpu_convert cpu_error cpu_low_rank cpu_invariance cpu_multiply_pn cpu_multiply_p12 cpu_pn_codec cpu_p12_codec " \
-      "cpu_quantize cpu_memory"
+CPU = "cpu_isa cpu_convert cpu_error cpu_low_rank cpu_rotate cpu_invariance cpu_multiply_pn cpu_batch cpu_multiply_p12 " \
+      "cpu_pn_codec cpu_p12_codec cpu_quantize cpu_memory"
 TOOL = "test_roundtrip.py test_check_verify.py test_command_line.py test_quantize.py test_hostile.py test_large_tensors.py *.py"
 P12_CUDA = "pncuda_p12_gemv pncuda_p12_fused pncuda_p12_pack pncuda_decode_p12 pncuda_p12_api pncuda_low_rank"
 CUDA = "pncuda_gemv pncuda_decode pncuda_repack pncuda_hadamard pncuda_api pncuda_blas pncuda_decode_pn"
@@ -95,7 +96,10 @@ ORDER = {
     "src/cpu/p12_multiply.hpp": "cpu_multiply_p12 " + CPU,
     "src/cpu/pn.cpp": "cpu_pn_codec cpu_multiply_pn cpu_quantize " + CPU,
     "src/cpu/pn_codec.hpp": "cpu_pn_codec cpu_error " + CPU,
+    "src/cpu/pn_batch.hpp": "cpu_batch " + CPU,
     "src/cpu/pn_multiply.hpp": "cpu_multiply_pn " + CPU,
+    "src/cpu/pn_rotate.hpp": "cpu_rotate " + CPU,
+    "src/cpu/pn_round.hpp": "cpu_multiply_pn cpu_batch " + CPU,
     "src/cpu/pn_quantize.hpp": "cpu_quantize " + CPU,
     "src/cpu/prepare.cpp": "cpu_multiply_pn " + CPU,
     "src/cpu/": CPU,
