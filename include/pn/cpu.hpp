@@ -178,7 +178,7 @@ PN_CPU_API Status prepare_activations(Activations kind, const float* x, std::siz
                                       Isa isa = Isa::best) noexcept;
 
 // y[m][n] for n < rows and every token m that was prepared; y_stride is the distance in bytes between tokens. Returns
-// not_prepared when `prepared` was not made by prepare_activations with this T and k.
+// not_prepared when `prepared` was not made by prepare_activations with this T and k. Takes up to 32 KiB of stack.
 //
 // i16 has one order of additions everywhere. The integers of a PN block are added up exactly, the sum is rounded to
 // fp32 and multiplied by d times the block's scale of x, each rounded. Four such products p are added up as (p0 + p2) +

@@ -1,9 +1,9 @@
 // y = x W^T for PN and many tokens. Written in the words of simd_*.hpp.
 //
 // Lanes are rows. The codes of a panel of rows, a piece of their length at a time, are brought into the order of x's
-// steps (layout.hpp), few enough for the first-level cache; then all tokens pass. Every result is the sum of its
-// segments from the first to the last; the integers of i16 and q8_0 are exact and every other operation is rounded by
-// itself, so these have the same bits on every instruction set.
+// steps (layout.hpp), few enough for the first-level cache; then all tokens pass. The integers of i16 and q8_0 are
+// exact and every other operation is rounded by itself, in an order that does not depend on the lanes: these two have
+// the same bits on every instruction set.
 #pragma once
 
 #include "pn_multiply.hpp"
@@ -190,8 +190,8 @@ struct Panel {
     } else {
       for (std::size_t b = 0; b < count; ++b)
         multiply_block<M>(panel, layout, first + b, b, x,
-                          [&](std::size_t m, std::size_t v, typename With::Sum sum, F32 d, const Bytes* scale) {
-                            totals[m][v] = With::add_segment(totals[m][v], sum, d, scale);
+                          [&](std::size_t m, std::size_t v, typename With::Sum sum, F32 w_scale, const Bytes* x_scale) {
+                            totals[m][v] = With::add_segment(totals[m][v], sum, w_scale, x_scale);
                           });
     }
   }
@@ -212,8 +212,8 @@ struct Panel {
     };
     if (b + I < count)
       multiply_block<M>(panel, layout, first + b + I, b + I, x,
-                        [&](std::size_t m, std::size_t v, typename With::Sum sum, F32 d, const Bytes* scale) {
-                          take(m, v, With::product(sum, d, scale));
+                        [&](std::size_t m, std::size_t v, typename With::Sum sum, F32 w_scale, const Bytes* x_scale) {
+                          take(m, v, With::product(sum, w_scale, x_scale));
                         });
     else
       for (std::size_t m = 0; m < M; ++m)
