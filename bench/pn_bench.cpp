@@ -33,43 +33,36 @@ struct Kind {
 constexpr Kind kinds[] = {
     {Activations::f32, "f32", 0}, {Activations::i16, "i16", 0x1p-16}, {Activations::q8_0, "q8_0", 1.0 / 254 + 0x1p-11}};
 
-template <class T>
-Job gemv(std::size_t k, std::size_t tokens, const Kind& kind, Isa isa) {
-  const Activations activations = kind.activations;
-  Gemv g;
-  g.k = k;
-  g.row_bytes = pn::row_bytes<T>(k);
-  g.tokens = tokens;
-  g.set = &pn_set<T>();
-  g.prepared_bytes = pn::cpu::activations_bytes<T>(activations, tokens, k);
-  g.prepare = [=](const float* x, void* prepared) {
-    require(pn::cpu::prepare_activations<T>(activations, x, 4 * k, tokens, k, prepared, nullptr, isa));
-  };
-  g.multiply = [=](const std::uint8_t* w, std::size_t rows, const void* x, float* y, std::size_t stride) {
-    require(pn::cpu::multiply<T>(w, pn::row_bytes<T>(k), rows, k, x, y, 4 * stride));
-  };
-  g.decode = [=](const std::uint8_t* row, float* out) { decode<T>(row, k, out); };
-  g.x_error = kind.x_error;
-  return gemv_job(g);
-}
+// By multiply, or by multiply_batch.
+enum class By { few, batch };
 
 template <class T>
-Job batch(std::size_t k, std::size_t tokens, const Kind& kind, Isa isa) {
+Job gemv(std::size_t k, std::size_t tokens, const Kind& kind, Isa isa, By by = By::few) {
   const Activations activations = kind.activations;
   Gemv g;
   g.k = k;
   g.row_bytes = pn::row_bytes<T>(k);
   g.tokens = tokens;
   g.set = &pn_set<T>();
-  g.prepared_bytes = pn::cpu::batch_bytes<T>(activations, tokens, k);
-  g.prepare = [=](const float* x, void* prepared) {
-    require(pn::cpu::prepare_batch<T>(activations, x, 4 * k, tokens, k, prepared, nullptr, isa));
-  };
-  g.multiply = [=](const std::uint8_t* w, std::size_t rows, const void* x, float* y, std::size_t stride) {
-    require(pn::cpu::multiply_batch<T>(w, pn::row_bytes<T>(k), rows, k, x, tokens, y, 4 * stride));
-  };
   g.decode = [=](const std::uint8_t* row, float* out) { decode<T>(row, k, out); };
   g.x_error = kind.x_error;
+  if (by == By::few) {
+    g.prepared_bytes = pn::cpu::activations_bytes<T>(activations, tokens, k);
+    g.prepare = [=](const float* x, void* prepared) {
+      require(pn::cpu::prepare_activations<T>(activations, x, 4 * k, tokens, k, prepared, nullptr, isa));
+    };
+    g.multiply = [=](const std::uint8_t* w, std::size_t rows, const void* x, float* y, std::size_t stride) {
+      require(pn::cpu::multiply<T>(w, pn::row_bytes<T>(k), rows, k, x, y, 4 * stride));
+    };
+  } else {
+    g.prepared_bytes = pn::cpu::batch_bytes<T>(activations, tokens, k);
+    g.prepare = [=](const float* x, void* prepared) {
+      require(pn::cpu::prepare_batch<T>(activations, x, 4 * k, tokens, k, prepared, nullptr, isa));
+    };
+    g.multiply = [=](const std::uint8_t* w, std::size_t rows, const void* x, float* y, std::size_t stride) {
+      require(pn::cpu::multiply_batch<T>(w, pn::row_bytes<T>(k), rows, k, x, tokens, y, 4 * stride));
+    };
+  }
   return gemv_job(g);
 }
 
@@ -171,7 +164,8 @@ void add_type() {
   const std::string prompt = "@M" + std::to_string(prompt_tokens);
   for (const Kind& kind : kinds)
     add(
-        type + "_batch_" + kind.name + prompt, [=] { return batch<T>(k, prompt_tokens, kind, Isa::best); }, both);
+        type + "_batch_" + kind.name + prompt, [=] { return gemv<T>(k, prompt_tokens, kind, Isa::best, By::batch); },
+        both);
   add(type + "_quantize_f16", [=] { return quantize<T>(k, Element::f16, false, Isa::best); });
   add(type + "_quantize_bf16", [=] { return quantize<T>(k, Element::bf16, false, Isa::best); });
   add(type + "_quantize_weighted", [=] { return quantize<T>(k, Element::f32, true, Isa::best); });
@@ -185,7 +179,8 @@ void add_type() {
     for (const Kind& kind : kinds) add(type + "_gemv_" + kind.name + suffix, [=] { return gemv<T>(k, 1, kind, isa); });
     if (isa != Isa::baseline)
       for (const Kind& kind : kinds)
-        add(type + "_batch_" + kind.name + prompt + suffix, [=] { return batch<T>(k, prompt_tokens, kind, isa); });
+        add(type + "_batch_" + kind.name + prompt + suffix,
+            [=] { return gemv<T>(k, prompt_tokens, kind, isa, By::batch); });
     add(type + "_quantize_f32" + suffix, [=] { return quantize<T>(k, Element::f32, false, isa); });
     add(type + "_validate" + suffix, [=] { return validate<T>(k, isa); });
     add(type + "_dequantize_f32" + suffix, [=] { return dequantize<T>(k, Element::f32, isa); });

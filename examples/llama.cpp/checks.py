@@ -29,7 +29,7 @@ QUESTIONS = ["What is the capital of France?", "Explain photosynthesis in two se
 LINES = ["The quick brown fox jumps over the lazy dog.", "It was a bright cold day in April,",
          "abcabcabcabcabcabcabcabcabcabc", "0, 1, 1, 2, 3, 5, 8, 13, 21, 34, ", "Call me"]
 LONG = [" ".join(QUESTIONS + LINES)]  # a hundred tokens
-LOGITS_TOLERANCE = {"i16": 1e-3, "f32": 5e-4, "q8_0": 2e-2}
+LOGITS_TOLERANCE = {"i16": 1e-3, "f32": 1e-3, "q8_0": 5e-2}
 
 
 class Failure(Exception):
@@ -170,7 +170,7 @@ def check_speculation(c, name, model, prompts, options, plain, seen=False):
         expected += ", or a first difference where two tokens tie"
         ties = [lead_at_difference(a, b) for a, b in zip(plain, drafted) if a["tokens"] != b["tokens"]]
         found += "".join(f"; a lead of {tie:.0e} is lost" for tie in ties)
-        good = [tie <= LOGITS_TOLERANCE for tie in ties]
+        good = [tie <= LOGITS_TOLERANCE["i16"] for tie in ties]
     c.row(f"{name}: speculative decoding (n-grams, 8 tokens)", expected, found, all(good) and right > 0)
 
 

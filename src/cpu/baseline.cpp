@@ -193,11 +193,14 @@ float dot_i16(const Bytes* row, const Bytes* token, std::size_t blocks) {
   for (std::size_t b = 0; b < blocks; ++b) {
     const Block34 block = load_block34(row, b);
     const Bytes* x = token + b / 2 * Layout::record_bytes + b % 2 * words * 4;
-    std::int32_t dot = 0;
-    for (std::size_t e = 0; e < T::block_size; ++e) {
-      const std::size_t t = e % T::codes_per_word;
-      const Bytes* at = x + t / 2 * Layout::pair_bytes + e / T::codes_per_word * 4 + t % 2 * 2;
-      dot += (load_code<T>(block, e) - T::zero_point) * static_cast<std::int16_t>(detail::load_le16(at));
+    std::int32_t dot = static_cast<std::int32_t>(detail::load_le32(token + layout.sums_at + 4 * b));
+    for (std::size_t w = 0; w < words; ++w) {
+      const std::uint32_t word = load_word(block, w);
+      for (std::size_t t = 0; t < T::codes_per_word; ++t) {
+        const Bytes* at = x + t / 2 * Layout::pair_bytes + w * 4 + t % 2 * 2;
+        dot += (static_cast<int>(word >> code_shift<T>(t)) & T::max_code) *
+               static_cast<std::int16_t>(detail::load_le16(at));
+      }
     }
     sum.add(static_cast<float>(dot) * (half_to_float(load_scale(block)) * load_float(token + layout.scale_at, b)));
   }
@@ -247,24 +250,21 @@ void multiply(const Multiply& job) {
     for (std::size_t m = 0; m < job.x->tokens; ++m) job.store(m, n, dot(job.row(n), job.token(m), blocks));
 }
 
-// The x of one step and one token, times the levels of a block from there on.
-float dot_step(std::integral_constant<Activations, Activations::f32>, const int* levels, const Bytes* x) noexcept {
-  return static_cast<float>(levels[0]) * load_float(x, 0);
-}
-std::int32_t dot_step(std::integral_constant<Activations, Activations::i16>, const int* levels,
-                      const Bytes* x) noexcept {
-  const auto at = [x](std::size_t i) { return static_cast<std::int16_t>(detail::load_le16(x + 2 * i)); };
-  return levels[0] * at(0) + levels[1] * at(1);
-}
-std::int32_t dot_step(std::integral_constant<Activations, Activations::q8_0>, const int* levels,
-                      const Bytes* x) noexcept {
-  const auto at = [x](std::size_t i) { return static_cast<std::int8_t>(x[i]); };
-  return levels[0] * at(0) + levels[2] * at(1) + levels[1] * at(2) + levels[3] * at(3);
+// Element i of a step of one token's x.
+template <Activations Kind>
+auto load_x(const Bytes* x, std::size_t i) noexcept {
+  if constexpr (Kind == Activations::f32) return load_float(x, i);
+  if constexpr (Kind == Activations::i16) return std::int32_t{static_cast<std::int16_t>(detail::load_le16(x + 2 * i))};
+  if constexpr (Kind == Activations::q8_0) {
+    constexpr std::size_t place[4] = {0, 2, 1, 3};
+    return std::int32_t{static_cast<std::int8_t>(x[place[i]])};
+  }
 }
 
 template <class T, Activations Kind>
 void multiply_rows_of_batch(const Multiply& job, std::size_t tokens) {
   using Layout = BatchLayout<T, Kind>;
+  using Number = decltype(load_x<Kind>(nullptr, 0));
   const std::size_t blocks = block_count<T>(job.k);
   const Layout layout(blocks);
   for (std::size_t n = 0; n < job.rows; ++n)
@@ -275,18 +275,22 @@ void multiply_rows_of_batch(const Multiply& job, std::size_t tokens) {
       for (std::size_t b = 0; b < blocks; ++b, x += Layout::steps * Layout::step_bytes) {
         const Block34 block = load_block34(job.row(n), b);
         const float d = half_to_float(load_scale(block));
-        int levels[T::block_size];
-        for (std::size_t e = 0; e < T::block_size; ++e) levels[e] = load_code<T>(block, e) - T::zero_point;
-        for (std::size_t s = 0; s < Layout::segments; ++s)
+        Number levels[T::block_size];
+        for (std::size_t e = 0; e < T::block_size; ++e)
+          levels[e] = static_cast<Number>(load_code<T>(block, e) - T::zero_point);
+        for (std::size_t s = 0; s < Layout::segments; ++s) {
+          Number dots[batch_tokens] = {};
+          for (std::size_t step = Layout::first_step(b, s); step < Layout::first_step(b, s + 1); ++step)
+            for (std::size_t i = 0; i < Layout::step_elements; ++i)
+              for (std::size_t m = 0; m < batch_tokens; ++m)
+                dots[m] +=
+                    levels[step * Layout::step_elements + i] * load_x<Kind>(x + step * Layout::step_bytes + 4 * m, i);
           for (std::size_t m = 0; m < batch_tokens; ++m) {
-            decltype(dot_step(std::integral_constant<Activations, Kind>{}, levels, x)) dot = 0;
-            for (std::size_t step = Layout::first_step(b, s); step < Layout::first_step(b, s + 1); ++step)
-              dot += dot_step(std::integral_constant<Activations, Kind>{}, levels + step * Layout::step_elements,
-                              x + step * Layout::step_bytes + 4 * m);
             const float scale =
                 Kind == Activations::f32 ? 1.0f : load_float(scales, (b * Layout::segments + s) * batch_tokens + m);
-            sum[m].add(static_cast<float>(dot) * (d * scale));
+            sum[m].add(static_cast<float>(dots[m]) * (d * scale));
           }
+        }
       }
       for (std::size_t m = 0; m < batch_tokens && first + m < tokens; ++m) job.store(first + m, n, sum[m].total());
     }
