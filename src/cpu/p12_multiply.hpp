@@ -99,8 +99,9 @@ struct FromBf16 {
   static constexpr Arranged arranged = Arranged::as_memory;
   // Two streams of memory are read faster than one, if the sums of two rows stay in registers.
   static constexpr std::size_t rows_of_one_token = sum_vectors > 8 ? 1 : 2;
-  static constexpr std::size_t near = 2048;
-  static constexpr std::size_t far = 0;
+  static constexpr std::size_t rows_of_long_token = rows_of_one_token;
+  static constexpr std::size_t near(std::size_t) { return 2048; }
+  static constexpr std::size_t far(std::size_t) { return 0; }
   const Bytes* block;
   PN_CPU_INLINE void open(FromBf16& from, const Bytes* block) { from.block = block; }
   PN_CPU_INLINE Unit unit(const FromBf16& from, std::size_t u) { return load_unit(from.block + u * 4 * byte_lanes); }
@@ -110,9 +111,11 @@ struct FromBf16 {
 struct FromPacked {
   static constexpr std::size_t block_bytes = sizeof(p12::Block392);
   static constexpr Arranged arranged = Arranged::as_zipped;
+  // Two rows at a time are read more slowly, but when x comes from the second-level cache they share it.
   static constexpr std::size_t rows_of_one_token = 1;
-  static constexpr std::size_t near = 3072;
-  static constexpr std::size_t far = 6000;
+  static constexpr std::size_t rows_of_long_token = sum_vectors > 4 ? 1 : 2;
+  static constexpr std::size_t near(std::size_t rows) { return rows == 1 ? 4608 : 3072; }
+  static constexpr std::size_t far(std::size_t rows) { return 2 * near(rows); }
   const Bytes* block;
   ExponentBytes exponents;
   alignas(64) Bytes listed[2 * p12::block_size];
@@ -128,16 +131,16 @@ struct FromPacked {
 };
 
 // Asks for the memory that lies `near` bytes on, for the first-level cache, and `far` bytes on, for the second level:
-// as much as unit u of a block has. Measured: unpacking keeps the core so busy that one distance does not fill the
-// memory's queues; for plain BF16 it does.
-template <class From>
+// as much as unit u of a block has. R: rows at a time. Measured: unpacking keeps the core so busy that one distance
+// does not fill the memory's queues; for plain BF16 it does.
+template <class From, std::size_t R>
 PN_CPU_INLINE void prefetch_unit(const Bytes* block, std::size_t u) {
   constexpr std::size_t bytes = From::block_bytes / units_per_block;
   constexpr std::size_t lines = (bytes + 63) / 64;
   for (std::size_t i = 0; i < lines; ++i) {
     const Bytes* at = block + u * bytes + i * bytes / lines;
-    if (From::far != 0) __builtin_prefetch(at + From::far, 0, 2);
-    __builtin_prefetch(at + From::near);
+    if (From::far(R) != 0) __builtin_prefetch(at + From::far(R), 0, 2);
+    __builtin_prefetch(at + From::near(R));
   }
 }
 
@@ -153,7 +156,7 @@ PN_CPU_INLINE void add_blocks(const Bytes* const (&rows)[R], std::size_t blocks,
         const std::size_t u = first + i;
         Unit units[R];
         for (std::size_t r = 0; r < R; ++r) {
-          prefetch_unit<From>(from[r].block, u);
+          prefetch_unit<From, R>(from[r].block, u);
           units[r] = From::unit(from[r], u);
         }
         add_units<How>(units, i, x + u * 4 * unit_weights, token_bytes, sums);
@@ -165,6 +168,9 @@ template <class From>
 PN_CPU_INLINE const Bytes* activations(const Multiply& job, std::size_t m) {
   return job.token(m) + (From::arranged == Arranged::as_zipped ? 4 * job.k : 0);
 }
+
+// What a processor with so many registers has of the first-level cache.
+inline constexpr std::size_t first_level_bytes = 48 << 10;
 
 // ---- One token, or two: a row goes through as a whole, its sums stay in registers ----
 
@@ -182,12 +188,18 @@ PN_CPU_INLINE void multiply_row(const Multiply& job, std::size_t n) {
     for (std::size_t m = 0; m < T; ++m) job.store(m, n + r, total<From::arranged>(sums[r][m]));
 }
 
+template <class From, Order How, std::size_t R, std::size_t T>
+PN_CPU_INLINE void multiply_rows_by(const Multiply& job) {
+  std::size_t n = 0;
+  for (; job.rows - n >= R; n += R) multiply_row<From, How, R, T>(job, n);
+  for (; n < job.rows; ++n) multiply_row<From, How, 1, T>(job, n);
+}
+
 template <class From, Order How, std::size_t T>
 static void multiply_rows(const Multiply& job) {
-  constexpr std::size_t at_once = T == 1 ? From::rows_of_one_token : 1;
-  std::size_t n = 0;
-  for (; job.rows - n >= at_once; n += at_once) multiply_row<From, How, at_once, T>(job, n);
-  for (; n < job.rows; ++n) multiply_row<From, How, 1, T>(job, n);
+  if constexpr (T > 1) return multiply_rows_by<From, How, 1, T>(job);
+  if (4 * job.k >= first_level_bytes) return multiply_rows_by<From, How, From::rows_of_long_token, T>(job);
+  multiply_rows_by<From, How, From::rows_of_one_token, T>(job);
 }
 
 // ---- More tokens: a panel of rows goes through in pieces of K. A piece of each row is unpacked once; then one vector
@@ -350,7 +362,7 @@ static void multiply_in_order(const Multiply& job) {
   if (tokens == 0) return;
   if (tokens == 1) return multiply_rows<From, How, 1>(job);
   if constexpr (sum_vectors <= 4) {  // where x stays in the first-level cache
-    if (tokens == 2 && job.k * 2 * 4 <= 48 << 10) return multiply_rows<From, How, 2>(job);
+    if (tokens == 2 && 2 * 4 * job.k <= first_level_bytes) return multiply_rows<From, How, 2>(job);
   }
   for (std::size_t n = 0; n < job.rows; n += panel_rows)
     multiply_panel<From, How>(job, n, job.rows - n < panel_rows ? job.rows - n : panel_rows);
