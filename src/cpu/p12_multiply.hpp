@@ -100,8 +100,8 @@ struct FromBf16 {
   // Two streams of memory are read faster than one, if the sums of two rows stay in registers.
   static constexpr std::size_t rows_of_one_token = sum_vectors > 8 ? 1 : 2;
   static constexpr std::size_t rows_of_long_token = rows_of_one_token;
-  static constexpr std::size_t near(std::size_t) { return 2048; }
-  static constexpr std::size_t far(std::size_t) { return 0; }
+  PN_CPU_INLINED static constexpr std::size_t near(std::size_t) { return 2048; }
+  PN_CPU_INLINED static constexpr std::size_t far(std::size_t) { return 0; }
   const Bytes* block;
   PN_CPU_INLINE void open(FromBf16& from, const Bytes* block) { from.block = block; }
   PN_CPU_INLINE Unit unit(const FromBf16& from, std::size_t u) { return load_unit(from.block + u * 4 * byte_lanes); }
@@ -114,8 +114,8 @@ struct FromPacked {
   // Two rows at a time are read more slowly, but when x comes from the second-level cache they share it.
   static constexpr std::size_t rows_of_one_token = 1;
   static constexpr std::size_t rows_of_long_token = sum_vectors > 4 ? 1 : 2;
-  static constexpr std::size_t near(std::size_t rows) { return rows == 1 ? 4608 : 3072; }
-  static constexpr std::size_t far(std::size_t rows) { return 2 * near(rows); }
+  PN_CPU_INLINED static constexpr std::size_t near(std::size_t rows) { return rows == 1 ? 4608 : 3072; }
+  PN_CPU_INLINED static constexpr std::size_t far(std::size_t rows) { return 2 * near(rows); }
   const Bytes* block;
   ExponentBytes exponents;
   alignas(64) Bytes listed[2 * p12::block_size];

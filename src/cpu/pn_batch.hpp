@@ -189,10 +189,10 @@ struct Panel {
       }
     } else {
       for (std::size_t b = 0; b < count; ++b)
-        multiply_block<M>(panel, layout, first + b, b, x,
-                          [&](std::size_t m, std::size_t v, typename With::Sum sum, F32 w_scale, const Bytes* x_scale) {
-                            totals[m][v] = With::add_segment(totals[m][v], sum, w_scale, x_scale);
-                          });
+        multiply_block<M>(
+            panel, layout, first + b, b, x,
+            [&](std::size_t m, std::size_t v, typename With::Sum sum, F32 w_scale, const Bytes* x_scale)
+                PN_CPU_INLINED { totals[m][v] = With::add_segment(totals[m][v], sum, w_scale, x_scale); });
     }
   }
 
@@ -204,7 +204,7 @@ struct Panel {
   template <std::size_t I, std::size_t M>
   PN_CPU_INLINE void add_to_four(const Panel& panel, const Layout& layout, std::size_t first, std::size_t b,
                                  std::size_t count, const Bytes* x, Four<M>& four, F32 (&totals)[M][batch_vectors]) {
-    const auto take = [&](std::size_t m, std::size_t v, F32 product) {
+    const auto take = [&](std::size_t m, std::size_t v, F32 product) PN_CPU_INLINED {
       if constexpr (I == 0) four.even[m][v] = product;
       if constexpr (I == 1) four.odd[m][v] = product;
       if constexpr (I == 2) four.even[m][v] = four.even[m][v] + product;
@@ -212,9 +212,8 @@ struct Panel {
     };
     if (b + I < count)
       multiply_block<M>(panel, layout, first + b + I, b + I, x,
-                        [&](std::size_t m, std::size_t v, typename With::Sum sum, F32 w_scale, const Bytes* x_scale) {
-                          take(m, v, With::product(sum, w_scale, x_scale));
-                        });
+                        [&](std::size_t m, std::size_t v, typename With::Sum sum, F32 w_scale, const Bytes* x_scale)
+                            PN_CPU_INLINED { take(m, v, With::product(sum, w_scale, x_scale)); });
     else
       for (std::size_t m = 0; m < M; ++m)
         for (std::size_t v = 0; v < batch_vectors; ++v) take(m, v, zero_f32());

@@ -232,7 +232,7 @@ PN_CPU_INLINE F32 weights_at(BlockWords words, F32 d, const std::int32_t* word, 
 
 // The eight words of 16 blocks: of each word a vector, with the blocks in its lanes.
 PN_CPU_INLINE void load_each_word(const Bytes* const (&blocks)[16], Bits (&words)[words_per_block]) {
-  const auto load_two = [&blocks](std::size_t i) __attribute__((always_inline)) {
+  const auto load_two = [&blocks](std::size_t i) PN_CPU_INLINED {
     return _mm512_inserti64x4(load_words(blocks[i], 0),
                               _mm256_loadu_si256(reinterpret_cast<const __m256i*>(blocks[i + 4] + 2)), 1);
   };
