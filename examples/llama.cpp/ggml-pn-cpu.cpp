@@ -3,6 +3,7 @@
 // Few tokens go through pn::cpu's multiply, where no bit of a token's result depends on the others. More, as a prompt
 // has them, through multiply_batch (pn3t, pn4t; with activations in i16 the same bits again), or slices of rows are
 // decoded to BF16 in the work buffer and the engine multiplies them as it does with such weights anyway (bf16_p12).
+// Activations that integers cannot hold, a NaN for one, take what is multiplied beside them along to fp32.
 //
 // Settings, from the environment:
 //   GGML_PN_PROOF=1       bf16_p12: decode the whole matrix and leave the rest to the engine, for any number of tokens:
@@ -49,7 +50,12 @@ struct Settings {
         GGML_ABORT("GGML_PN_ACTIVATIONS=%s: f32, i16 or q8_0 expected", kind);
       }
     }
-    if (const char* tokens = std::getenv("GGML_PN_PROMPT")) prompt = std::max(1, std::atoi(tokens));
+    const char* tokens = std::getenv("GGML_PN_PROMPT");
+    if (tokens != nullptr && *tokens != 0) {
+      char* end = nullptr;
+      prompt = std::strtol(tokens, &end, 10);
+      if (*end != 0 || prompt < 1) GGML_ABORT("GGML_PN_PROMPT=%s: a number of tokens expected", tokens);
+    }
   }
 };
 
@@ -251,11 +257,12 @@ void change(const ggml_compute_params* params, const Plan& plan, Matrices& m, co
   m.x_stride = row_bytes;
 }
 
-// Ranges of rows: who is done takes the next one. `ranges` for each thread; the counter has been set.
+// Ranges of rows, multiples of `grain`: who is done takes the next one. `ranges` for each thread; the counter has been
+// set.
 template <class Body>
-void share_out_rows(const ggml_compute_params* params, int64_t rows, int64_t ranges, const Body& body) {
-  const int64_t all = 32 * ranges * params->nth;
-  const int64_t step = (rows + all - 1) / all * 32;
+void share_out_rows(const ggml_compute_params* params, int64_t rows, int64_t grain, int64_t ranges, const Body& body) {
+  const int64_t all = grain * ranges * params->nth;
+  const int64_t step = (rows + all - 1) / all * grain;
   for (int64_t i = params->ith; i * step < rows; i = ggml_threadpool_chunk_add(params->threadpool, 1))
     body(static_cast<size_t>(i * step), static_cast<size_t>(std::min(step, rows - i * step)));
 }
@@ -277,7 +284,7 @@ void multiply_few(const ggml_compute_params* params, const Plan& plan, const Mat
   // Ranges are large, as memory comes slowly at the beginning of each.
   const int64_t ranges =
       std::clamp<int64_t>(plan.rows * static_cast<int64_t>(m.weight_stride) / (params->nth * range_bytes), 1, 8);
-  share_out_rows(params, plan.rows, ranges, [&](size_t first, size_t rows) {
+  share_out_rows(params, plan.rows, 16, ranges, [&](size_t first, size_t rows) {
     for (int64_t chunk = 0; chunk < plan.chunks; ++chunk) {
       char* y = m.y + static_cast<size_t>(chunk * max_tokens) * m.y_stride + first * sizeof(float);
       check(
@@ -312,7 +319,7 @@ void multiply_batch(const ggml_compute_params* params, const Plan& plan, const M
     ggml_barrier(params->threadpool);  // all have seen it
     prepare(Activations::f32);
   }
-  share_out_rows(params, plan.rows, 8, [&](size_t first, size_t rows) {
+  share_out_rows(params, plan.rows, 32, 8, [&](size_t first, size_t rows) {
     check(Codec::multiply_batch(m.weight + first * m.weight_stride, m.weight_stride, rows, k, prepared,
                                 static_cast<size_t>(plan.tokens), reinterpret_cast<float*>(m.y + first * sizeof(float)),
                                 m.y_stride),

@@ -15,9 +15,10 @@
 //   isa        Isa::best, or one of isas(): the instruction set to use.
 //   T          pn::pn3t or pn::pn4t
 //   returns    Status::ok; bad_length when k is not a multiple of the block, or when an Element or Activations is none
-//              of those declared; isa_not_available; too_many_tokens where tokens are given; and what is listed with
-//              each function. On a failure the results are unspecified unless said otherwise, and *fault, where one is
-//              given, tells where. Zero rows, tokens or ids are ok. pn::status_text says a status in words.
+//              of those declared; isa_not_available; too_many_tokens beyond max_tokens, but where any number is taken;
+//              and what is listed with each function. On a failure the results are unspecified unless said otherwise,
+//              and *fault, where one is given, tells where. Zero rows, tokens or ids are ok. pn::status_text says a
+//              status in words.
 //   sizes      a row of k weights is pn::row_bytes<T>(k) bytes of blocks, p12::row_bytes(k) of BF16_P12's
 #ifndef PN_CPU_HPP
 #define PN_CPU_HPP
@@ -164,8 +165,8 @@ enum class Activations : std::uint8_t {
   q8_0 = 2,  // ggml's Q8_0: one fp16 scale per 32, the bytes of pn::quantize_row_q8_0; k a multiple of 32
 };
 
-// Bytes of prepared activations, the same for every instruction set; a multiple of 64. 0 when the arguments are not
-// ones that prepare_activations takes.
+// Bytes of prepared activations, the same for every instruction set, and never less for more tokens; a multiple of 64.
+// 0 when the arguments are not ones that prepare_activations takes.
 template <class T>
 PN_CPU_API std::size_t activations_bytes(Activations kind, std::size_t tokens, std::size_t k) noexcept;
 
@@ -178,7 +179,8 @@ PN_CPU_API Status prepare_activations(Activations kind, const float* x, std::siz
                                       Isa isa = Isa::best) noexcept;
 
 // y[m][n] for n < rows and every token m that was prepared; y_stride is the distance in bytes between tokens. Returns
-// not_prepared when `prepared` was not made by prepare_activations with this T and k. Takes up to 32 KiB of stack.
+// misaligned; not_prepared when `prepared` was not made by prepare_activations with this T and k. Takes up to 32 KiB of
+// stack (optimised).
 //
 // i16 has one order of additions everywhere. The integers of a PN block are added up exactly, the sum is rounded to
 // fp32 and multiplied by d times the block's scale of x, each rounded. Four such products p are added up as (p0 + p2) +
@@ -198,8 +200,9 @@ PN_CPU_API Status multiply(const void* blocks, std::size_t stride, std::size_t r
 // ---- The same for any number of tokens, as a prompt has them ----
 //
 // Weights are decoded once for all tokens of a call, up to 32 rows at a time: rows in ranges of a multiple of 32, and
-// all tokens in one call, are best. Tokens lie in groups of 8, that of token m at m / 8 * batch_bytes<T>(kind, 8, k):
-// threads can prepare ranges that begin at a multiple of 8.
+// all tokens in one call, are best. Tokens lie in groups of 8, that of token m at m / 8 * batch_bytes<T>(kind, 8, k).
+// Threads can prepare ranges of tokens, each with a call of prepare_batch for the groups it consists of: all with one
+// kind and one instruction set, and all but the last a multiple of 8 long. Faults tell the token of the call.
 //
 //   void* x = aligned_to_64(batch_bytes<pn4t>(Activations::q8_0, tokens, k));
 //   prepare_batch<pn4t>(Activations::q8_0, x_f32, x_stride, tokens, k, x);
@@ -218,11 +221,11 @@ template <class T>
 PN_CPU_API Status prepare_batch(Activations kind, const float* x, std::size_t x_stride, std::size_t tokens,
                                 std::size_t k, void* prepared, Fault* fault = nullptr, Isa isa = Isa::best) noexcept;
 
-// As multiply, for the first `tokens` tokens of a batch. i16: the bits of multiply, which works in this way from 5
-// tokens on. f32 and q8_0: from about 8 tokens on up to three times as fast as multiply, but added up in another order,
-// segment by segment (a block, or for q8_0 what lies in one Q8_0 block of it) from the first to the last. |y - exact|
-// is up to (k / 16 + 96) * 2^-24 * sum over k of |w * x|; q8_0 has the same bits on every instruction set. Takes up to
-// 32 KiB of stack.
+// As multiply, for the first `tokens` tokens of a batch, which must not be more than were prepared. i16: the bits of
+// multiply, which works in this way from 5 tokens on. f32 and q8_0: from about 8 tokens on 1.5 to 3.5 times as fast as
+// multiply, but added up in another order, segment by segment (a block, or for q8_0 what lies in one Q8_0 block of it)
+// from the first to the last. |y - exact| is up to (k / 16 + 96) * 2^-24 * sum over k of |w * x|; q8_0 has the same
+// bits on every instruction set. Takes up to 32 KiB of stack (optimised).
 template <class T>
 PN_CPU_API Status multiply_batch(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k,
                                  const void* prepared, std::size_t tokens, float* y, std::size_t y_stride) noexcept;

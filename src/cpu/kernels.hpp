@@ -13,7 +13,8 @@
 
 namespace pn::cpu {
 
-// The beginning of prepared activations; token m follows at 64 + m * token_bytes.
+// The beginning of prepared activations; token m follows at 64 + m * token_bytes. More than four tokens in i16 follow
+// as a batch does. Of a group of a batch: token_bytes are those of all its tokens.
 struct alignas(64) Prepared {
   std::uint64_t magic;
   std::uint64_t k;
@@ -64,7 +65,7 @@ struct PnKernels {
   // A block of activations to the scale and the codes of Activations::i16. Not finite when one of them is not; then the
   // codes are unspecified.
   float (*round_i16)(const Bytes* x, std::int32_t* q);
-  Q8Layout q8_layout;  // of pn3t
+  Q8Layout q8_layout;  // that multiply reads
   void (*multiply)(const Multiply& job);
   void (*multiply_batch)(const Multiply& job, std::size_t tokens);
 };
@@ -82,7 +83,7 @@ struct P12Kernels {
 
 struct Kernels {
   Isa isa;
-  // The same of Q8_0, for 32; the scale is that of fp16, infinite when it is beyond.
+  // As round_i16, for 32 activations and Q8_0; the scale is that of fp16, infinite when it is beyond.
   float (*round_q8_0)(const Bytes* x, std::int32_t* q);
   // One segment of b activations, rotated, with the scale that ends it; out may be x.
   void (*rotate)(const Bytes* x, std::size_t b, float scale, Bytes* out);

@@ -162,8 +162,10 @@ Status get_rows(const void* blocks, std::size_t stride, std::size_t rows, std::s
 template <class T>
 std::size_t activations_bytes(Activations kind, std::size_t tokens, std::size_t k) noexcept {
   if (tokens > max_tokens || !are_activations<T>(kind, k)) return 0;
-  if (lie_as_batch(kind, tokens)) return sizeof(Prepared) + batch_bytes<T>(kind, tokens, k);
-  return prepared_bytes(tokens, pn_token_bytes<T>(kind, k));
+  if (!lie_as_batch(kind, tokens)) return prepared_bytes(tokens, pn_token_bytes<T>(kind, k));
+  const std::size_t most_of_few = activations_bytes<T>(kind, batch_tokens / 2, k);
+  const std::size_t as_batch = sizeof(Prepared) + batch_bytes<T>(kind, tokens, k);
+  return as_batch > most_of_few ? as_batch : most_of_few;
 }
 
 template <class T>

@@ -124,16 +124,15 @@ struct Panel {
     const Bytes* at[batch_vectors][f32_lanes];
     for (std::size_t r = 0; r < batch_rows; ++r)
       at[r / f32_lanes][r % f32_lanes] = job.row(n + (r < rows ? r : rows - 1)) + first * sizeof(Block34);
-    const auto here = static_cast<std::ptrdiff_t>(first * sizeof(Block34));
+    // As numbers, which may wrap: what is asked for need not be there.
     const bool last = (first + count) * T::block_size == job.k;
-    const std::ptrdiff_t ahead = last ? static_cast<std::ptrdiff_t>(batch_rows * job.stride) - here
-                                      : static_cast<std::ptrdiff_t>(count * sizeof(Block34));
+    const std::uintptr_t ahead = last ? batch_rows * job.stride - first * sizeof(Block34) : count * sizeof(Block34);
     for (std::size_t b = 0; b < count; ++b)
       for (std::size_t v = 0; v < batch_vectors; ++v) {
         alignas(64) std::uint16_t halves[f32_lanes];
         for (std::size_t i = 0; i < f32_lanes; ++i) {
           __builtin_memcpy(&halves[i], at[v][i], 2);
-          __builtin_prefetch(at[v][i] + ahead);
+          __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(at[v][i]) + ahead));
         }
         store_f32(panel.d + b * batch_rows + v * f32_lanes, load_f16(halves));
         Bits words[words_per_block];
@@ -255,7 +254,7 @@ PN_CPU_INLINE void add_panel(const P& panel, const typename P::Layout& layout, c
 template <class T, Activations Kind>
 static void multiply_rows_of_batch(const Multiply& job, std::size_t tokens, std::size_t n, std::size_t rows) {
   using P = Panel<T, Kind>;
-  constexpr std::size_t few = batch_tokens / 2;
+  constexpr std::size_t few = tokens_at_once / 2;
   const std::size_t blocks = job.k / T::block_size;
   const typename P::Layout layout(blocks);
   P panel;

@@ -1,7 +1,8 @@
 // y = x W^T for PN, against the three kinds of prepared activations (layout.hpp). Written in the words of simd_*.hpp.
 //
-// Everywhere: the codes of a block times x are added up lane by lane (a lane is a word of the block), for q8_0 and i16
-// exactly in integers; then times the block's d, added to the lane's sum over blocks in fp32.
+// The codes of a block times x are added up lane by lane (a lane is a word of the block), for q8_0 and i16 exactly in
+// integers. With f32 and q8_0 a lane's sum, times the block's d, is added to the lane's sum over blocks in fp32; with
+// i16 the lanes of a block are added up first.
 #pragma once
 
 #include "exact.hpp"

@@ -23,6 +23,7 @@ template <class T>
 float round_i16(const Kernels& table, const std::uint8_t* x, std::int16_t* q) noexcept {
   std::int32_t wide[T::block_size];
   const float scale = kernels_of<T>(table).round_i16(x, wide);
+  if (!detail::is_finite(scale)) return scale;
   for (std::size_t e = 0; e < T::block_size; ++e) q[e] = static_cast<std::int16_t>(wide[e]);
   return scale;
 }
@@ -31,6 +32,7 @@ float round_i16(const Kernels& table, const std::uint8_t* x, std::int16_t* q) no
 float round_q8_0(const Kernels& table, const std::uint8_t* x, std::int8_t* q) noexcept {
   std::int32_t wide[q8_0_block_size];
   const float scale = table.round_q8_0(x, wide);
+  if (!detail::is_finite(scale)) return scale;
   for (std::size_t e = 0; e < q8_0_block_size; ++e) q[e] = static_cast<std::int8_t>(wide[e]);
   return scale;
 }
@@ -117,7 +119,6 @@ bool prepare_q8_0(const Kernels& table, const std::uint8_t* x, std::size_t k, st
 
 // ---- One token of a group of a batch: `place` is its place among the eight ----
 
-template <class T>
 void batch_f32(const std::uint8_t* x, std::size_t k, std::size_t place, std::uint8_t* group) noexcept {
   for (std::size_t e = 0; e < k; ++e) std::memcpy(group + (e * batch_tokens + place) * 4, x + 4 * e, 4);
 }
@@ -175,7 +176,7 @@ template <class T>
 bool prepare_batch_token(const Kernels& table, Activations kind, const std::uint8_t* x, std::size_t k,
                          std::size_t place, std::uint8_t* group) noexcept {
   switch (kind) {
-    case Activations::f32: batch_f32<T>(x, k, place, group); return true;
+    case Activations::f32: batch_f32(x, k, place, group); return true;
     case Activations::i16: return batch_i16<T>(table, x, k, place, group);
     case Activations::q8_0: return batch_q8_0<T>(table, x, k, place, group);
   }

@@ -373,6 +373,11 @@ TEST_CASE("sizes of prepared activations: multiples of 64, the same for all inst
         CHECK((four != 0) == (tokens <= 16 && k % 64 == 0));
         CHECK((p12 != 0) == (tokens <= 16 && k % 256 == 0));
         CHECK((three % 64 == 0 && four % 64 == 0 && p12 % 64 == 0));
+        if (tokens > 0 && tokens <= 16) {  // memory for more tokens does for fewer
+          CHECK(three >= pn::cpu::activations_bytes<pn::pn3t>(kind, tokens - 1, k));
+          CHECK(four >= pn::cpu::activations_bytes<pn::pn4t>(kind, tokens - 1, k));
+          CHECK(p12 >= p12::cpu::activations_bytes(tokens - 1, k));
+        }
       }
   const std::size_t huge = static_cast<std::size_t>(-1) / 5120 * 5120;  // sizes that do not fit std::size_t
   for (const Activations kind : activation_kinds) {

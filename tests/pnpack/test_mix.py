@@ -231,7 +231,7 @@ class Rules(MixTest):
 
     def test_what_no_rule_may_be(self):
         source = self.model([f32("w", (320, 1))])
-        for text, line, word in (("", None, ""), ("# nothing\n", None, ""), ("* pn5t", 1, "pn5t"), ("* keep\n*\n", 2, ""),
+        for text, line, word in (("", None, ""), ("# nothing\n", None, ""), ("*", 1, ""), ("* pn5t", 1, "pn5t"), ("* keep\n*\n", 2, ""),
                                  ("pn3t", 1, ""), ("* pn3t extra", 1, "extra"), ("* K= pn3t", 1, "K="), ("* K=1, pn3t", 1, "K=1,"),
                                  ("* K=x pn3t", 1, "K=x"), ("* K=0 pn3t", 1, "K=0"), ("* K=99999999999999999999 pn3t", 1, "K="),
                                  ("@others pn3t", 1, "@others"), ("* pn3t K=320", 1, "K=320"), ("\n* pn3t\0", 2, ""),
