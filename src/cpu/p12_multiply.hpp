@@ -365,7 +365,7 @@ static void multiply_in_order(const Multiply& job) {
   if (tokens == 0) return;
   if (tokens == 1) return multiply_rows<From, How, 1>(job);
   if constexpr (sum_vectors <= 4) {  // where x stays in the first-level cache
-    if (tokens == 2 && 2 * 4 * job.k <= first_level_bytes) return multiply_rows<From, How, 2>(job);
+    if (tokens == 2 && 8 * job.k <= first_level_bytes) return multiply_rows<From, How, 2>(job);
   }
   for (std::size_t n = 0; n < job.rows; n += panel_rows)
     multiply_panel<From, How>(job, n, job.rows - n < panel_rows ? job.rows - n : panel_rows);

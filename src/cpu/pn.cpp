@@ -163,7 +163,7 @@ template <class T>
 std::size_t activations_bytes(Activations kind, std::size_t tokens, std::size_t k) noexcept {
   if (tokens > max_tokens || !are_activations<T>(kind, k)) return 0;
   if (!lie_as_batch(kind, tokens)) return prepared_bytes(tokens, pn_token_bytes<T>(kind, k));
-  const std::size_t most_of_few = activations_bytes<T>(kind, batch_tokens / 2, k);
+  const std::size_t most_of_few = prepared_bytes(batch_tokens / 2, pn_token_bytes<T>(kind, k));
   const std::size_t as_batch = sizeof(Prepared) + batch_bytes<T>(kind, tokens, k);
   return as_batch > most_of_few ? as_batch : most_of_few;
 }
@@ -257,10 +257,9 @@ template <class T>
 Status multiply_batch(const void* blocks, std::size_t stride, std::size_t rows, std::size_t k, const void* prepared,
                       std::size_t tokens, float* y, std::size_t y_stride) noexcept {
   if (k % T::block_size != 0) return Status::bad_length;
-  if (tokens == 0) return Status::ok;
-  const Kernels* table = nullptr;
   const auto* first = static_cast<const Prepared*>(prepared);
   const Prepared* group = first;
+  const Kernels* table = nullptr;
   for (std::size_t m = 0; m < tokens; m += batch_tokens) {
     const Status status = find_table(group, k, T::bits, table, batch_magic);
     if (status != Status::ok) return status;
@@ -269,6 +268,7 @@ Status multiply_batch(const void* blocks, std::size_t stride, std::size_t rows, 
       return Status::not_prepared;
     group += 1 + group->token_bytes / sizeof *group;
   }
+  if (table == nullptr) return Status::ok;  // no tokens
   const pn::detail::DefaultFloatEnvironment environment;
   kernels_of<T>(*table).multiply_batch({bytes_of(blocks), stride, rows, k, first, y, y_stride}, tokens);
   return Status::ok;

@@ -48,7 +48,7 @@ struct Batch<T, Activations::f32> {
       for (const Bits pair : pairs.at) {
         store_f32(to, to_f32(bits_and(pair, set_u32(T::max_code))) - set_f32(T::zero_point));
         store_f32(to + 4 * batch_rows, to_f32(shift_right_u32<16>(pair)) - set_f32(T::zero_point));
-        to += 2 * 4 * batch_rows;
+        to += 8 * batch_rows;
       }
   }
   PN_CPU_INLINE Codes load(const Bytes* p) { return load_f32(p); }
@@ -132,7 +132,8 @@ struct Panel {
         alignas(64) std::uint16_t halves[f32_lanes];
         for (std::size_t i = 0; i < f32_lanes; ++i) {
           __builtin_memcpy(&halves[i], at[v][i], 2);
-          __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(at[v][i]) + ahead));
+          const std::uintptr_t next = reinterpret_cast<std::uintptr_t>(at[v][i]) + ahead;
+          __builtin_prefetch(reinterpret_cast<const void*>(next));  // NOLINT(performance-no-int-to-ptr)
         }
         store_f32(panel.d + b * batch_rows + v * f32_lanes, load_f16(halves));
         Bits words[words_per_block];
