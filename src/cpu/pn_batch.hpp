@@ -32,6 +32,11 @@ PN_CPU_INLINE F32 set_float(const Bytes* p) {
   return set_f32(v);
 }
 
+// What a segment's integers stand for.
+PN_CPU_INLINE F32 product(Int32s sum, F32 d, const Bytes* scale) {
+  return to_f32(reinterpret_cast<Bits>(sum)) * (d * set_float(scale));
+}
+
 // What is different from kind to kind: the vectors of codes that two words become, how `steps_at_once` of them are
 // multiplied by x, and how the sum of a segment begins and ends.
 template <class T, Activations Kind>
@@ -75,9 +80,6 @@ struct Batch<T, Activations::i16> {
   PN_CPU_INLINE Sum add(Sum sum, const Codes (&codes)[1], const Bytes* x) {
     return reinterpret_cast<Int32s>(dot_i16(reinterpret_cast<Bits>(sum), codes[0], set_word(x)));
   }
-  PN_CPU_INLINE F32 product(Sum sum, F32 d, const Bytes* scale) {
-    return to_f32(reinterpret_cast<Bits>(sum)) * (d * set_float(scale));
-  }
 };
 
 template <class T>
@@ -102,7 +104,7 @@ struct Batch<T, Activations::q8_0> {
         dot_u8(reinterpret_cast<Bits>(sum), codes[0], set_word(x), codes[1], set_word(x + 4 * batch_tokens)));
   }
   PN_CPU_INLINE F32 add_segment(F32 total, Sum sum, F32 d, const Bytes* scale) {
-    return total + to_f32(reinterpret_cast<Bits>(sum)) * (d * set_float(scale));
+    return total + product(sum, d, scale);
   }
 };
 
@@ -213,7 +215,7 @@ struct Panel {
     if (b + I < count)
       multiply_block<M>(panel, layout, first + b + I, b + I, x,
                         [&](std::size_t m, std::size_t v, typename With::Sum sum, F32 w_scale, const Bytes* x_scale)
-                            PN_CPU_INLINED { take(m, v, With::product(sum, w_scale, x_scale)); });
+                            PN_CPU_INLINED { take(m, v, product(sum, w_scale, x_scale)); });
     else
       for (std::size_t m = 0; m < M; ++m)
         for (std::size_t v = 0; v < batch_vectors; ++v) take(m, v, zero_f32());

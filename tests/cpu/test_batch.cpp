@@ -69,31 +69,34 @@ struct Batch {
   const void* data() const { return memory.data(); }
 };
 
-// Results of rows first .. first + rows - 1, as [token][row]. They are written to an odd address and with an odd
-// stride.
-template <class T>
-std::vector<float> multiply(const Matrix<T>& matrix, std::size_t first, std::size_t rows, const void* prepared,
-                            std::size_t tokens) {
+// Results as [token][row] of call(y, y_stride), which has them written to an odd address and with an odd stride.
+template <class Call>
+std::vector<float> results(std::size_t rows, std::size_t tokens, const Call& call) {
   const Fenced y(tokens, 4 * rows, 4 * rows + 5, At::end, 3);
-  REQUIRE(pn::cpu::multiply_batch<T>(matrix.blocks.row(first), matrix.blocks.stride(), rows, matrix.k, prepared, tokens,
-                                     y.floats(), y.stride()) == Status::ok);
+  REQUIRE(call(y.floats(), y.stride()) == Status::ok);
   REQUIRE(y.intact());
   std::vector<float> out(tokens * rows);
   for (std::size_t m = 0; m < tokens && rows > 0; ++m) std::memcpy(&out[m * rows], y.row(m), 4 * rows);
   return out;
 }
 
+// Of rows first .. first + rows - 1.
+template <class T>
+std::vector<float> multiply(const Matrix<T>& matrix, std::size_t first, std::size_t rows, const void* prepared,
+                            std::size_t tokens) {
+  return results(rows, tokens, [&](float* y, std::size_t stride) {
+    return pn::cpu::multiply_batch<T>(matrix.blocks.row(first), matrix.blocks.stride(), rows, matrix.k, prepared,
+                                      tokens, y, stride);
+  });
+}
+
 // The same by pn::cpu::multiply, for all tokens of what prepare_activations made.
 template <class T>
 std::vector<float> multiply_few(const Matrix<T>& matrix, std::size_t first, std::size_t rows, const void* prepared,
                                 std::size_t tokens) {
-  const Fenced y(tokens, 4 * rows, 4 * rows + 5, At::end, 3);
-  REQUIRE(pn::cpu::multiply<T>(matrix.blocks.row(first), matrix.blocks.stride(), rows, matrix.k, prepared, y.floats(),
-                               y.stride()) == Status::ok);
-  REQUIRE(y.intact());
-  std::vector<float> out(tokens * rows);
-  for (std::size_t m = 0; m < tokens && rows > 0; ++m) std::memcpy(&out[m * rows], y.row(m), 4 * rows);
-  return out;
+  return results(rows, tokens, [&](float* y, std::size_t stride) {
+    return pn::cpu::multiply<T>(matrix.blocks.row(first), matrix.blocks.stride(), rows, matrix.k, prepared, y, stride);
+  });
 }
 
 // Results of rows first .. of `whole`, as many as `part` has, and tokens token .. token + tokens - 1, are those of
